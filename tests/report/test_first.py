@@ -87,6 +87,7 @@ def test_effects_intervals_and_verdicts_are_those_of_the_tests(bank):
     assert error.endswith("below that of plain (13 pairs).")
     assert curvature.startswith("After epoch 10 residual has a largest eigenvalue of the Hessian 1.0")
     assert curvature.endswith("times that of plain (13 pairs; equivalent within 10 %).")
+    assert first.OF_RATIOS in first.section(gather([bank]), ()).blocks[0].caption  # there `compare` finds other numbers
 
 
 def test_what_noise_explains_is_unresolved(tmp_path):
@@ -104,7 +105,8 @@ def test_too_few_pairs_are_described_and_it_says_so(tmp_path, pairs):
     (sentence,) = said(run)
     counted = "1 pair" if pairs == 1 else f"{pairs} pairs"
     assert sentence == f"After epoch 10 residual has a test error 0.1 below that of plain ({counted}, too few to test)."
-    assert "To settle this question takes 7 pairs or more" in first.section(gather([run]), ()).blocks[0].caption
+    caption = first.section(gather([run]), ()).blocks[0].caption
+    assert "To settle this question takes 7 pairs or more" in caption and first.OF_RATIOS not in caption
 
 
 def test_nets_that_were_not_trained_are_compared_before_training_and_it_says_so(tmp_path):

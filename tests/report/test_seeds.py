@@ -96,6 +96,11 @@ def test_tests_are_those_of_statistics(bank):
     assert found["plain − residual", "test error E"] == [str(EPOCHS), *map(repr, numbers), "6"]
 
 
+def test_of_few_pairs_no_p_is_shown(bank):
+    found = table(section(bank("few", range(5), range(5))), "Plain minus residual")["plain − residual", "test error E"]
+    assert found[-3:] == ["–", "–", "5"] and "–" not in found[:-3]
+
+
 def test_the_difference_over_epochs_and_its_band(bank):
     found = rows(figure(section(bank("bank")), "seeds-difference").csv)
     assert len(found) == 2 * (EPOCHS + 1)

@@ -34,6 +34,7 @@ CAPTION = (
     "finds them. The chance that any verdict is wrong is at most 5 %, however often you look (for those at a training risk: of "
     "one look). To settle {} takes {} pairs or more: with fewer a sentence describes these nets and is no finding."
 )
+OF_RATIOS = f" Of ratios these are of their logarithms, with {100 * WITHIN:.0f} % as equivalent, for which compare has no option."
 OTHER = "Not compared with {}, because they learnt different things: {}."
 UNPAIRED = "Not paired by seed, but compared in their order: {}."
 REST = "{} more arms have no sentence here; the command compare takes any two."
@@ -76,7 +77,9 @@ def _findings(asked: Sequence[tuple[tuple[str, str], Question]], anchors: Collec
         figure = next((key for key in question.figures if key in anchors), "")
         cells.append(Cell(_sentence(*arms, question, alpha), link=figure))
     least = int(np.argmax(evidence(np.ones(64)) >= 2 / alpha)) + 1
-    return Sentences(cells, CAPTION.format(f"one of {len(cells)} questions" if cells[1:] else "this question", least))
+    caption = CAPTION.format(f"one of {len(cells)} questions" if cells[1:] else "this question", least)
+    tested = any(each.ratio and np.isfinite(each.a - each.b).sum() >= least for _, each in asked)
+    return Sentences(cells, caption + OF_RATIOS * tested)
 
 
 def _sides(page: PageData, plain_of: dict[str, str]) -> tuple[dict[tuple[str, str], Sides], list[str]]:

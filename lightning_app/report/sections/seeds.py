@@ -35,8 +35,8 @@ INTERVAL = "95 % bootstrap interval of the mean over pairs (expanded percentile;
 TESTS = (
     "Plain minus residual of the same seed: above zero the residual net is lower. From, to: {interval} p, two-sided: the "
     "paired t test takes differences as normal, Wilcoxon’s signed ranks only as symmetric, but with n pairs its p is never below "
-    "2^(1−n). A dash: all differences are equal, and there is no spread to test against. Several quantities are tested, "
-    "without correction."
+    "2^(1−n). A dash: all differences are equal, and there is no spread to test against, or too few pairs for p. "
+    "Several quantities are tested, without correction."
 )
 OVER_EPOCHS = (
     "Mean of plain minus residual of the same seed: above zero the residual net is lower. Band: {interval} It is pointwise, "
@@ -115,7 +115,8 @@ def _tests(found: Sequence[Pair]) -> Table:
         common = _table(pair.nets, name)
         if not common.empty:
             result = paired.paired(*(side.tolist() for side in np.split(common.iloc[-1].to_numpy(), 2)))
-            numbers = result.mean, result.low, result.high, result.t_p, result.wilcoxon_p
+            tests = [result.t_p, result.wilcoxon_p] if result.count >= paired.ENOUGH else [np.nan] * 2
+            numbers = (result.mean, result.low, result.high, *tests)
             cells = (cell(None if np.isnan(value) else value) for value in numbers)
             texts = (Cell(text) for text in (pair.label, quantity, joined(common.index[-1:])))
             rows.append([*texts, *cells, Cell(str(result.count))])
