@@ -6,9 +6,9 @@ A result that holds under one convention only is a result about the convention. 
 import math
 import operator
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, reduce
 from pathlib import Path
 
 import numpy as np
@@ -16,10 +16,15 @@ import numpy as np
 from lightning_app.common.safe_io import parsed_yaml
 from lightning_app.report.page_data import Net
 from lightning_app.report.pairs import Pair
-from lightning_app.statistics.paired import paired_curve
+from lightning_app.statistics.paired import ENOUGH, paired_curve
 
 # Residual nets against plain ones. Unresolved: the interval contains 0, which is no sign that there is no difference.
 LARGER, SMALLER, UNRESOLVED, UNKNOWN = "larger", "smaller", "unresolved", "–"
+TOO_FEW = "too few seeds"  # to conclude from
+# What the choice of a convention does, the most telling first. Without a conclusion under any there is nothing to change.
+REVERSES, DECIDES = "yes: larger or smaller", "yes: whether one is resolved"
+AGREES, OPEN = "no", "no: none is resolved"
+EFFECTS = (REVERSES, DECIDES, AGREES, OPEN, TOO_FEW, UNKNOWN)
 ALIKE = 0.05  # relative: a difference of one seed that is left unresolved, where there is no spread to compare with
 
 
@@ -67,15 +72,24 @@ def quantities() -> tuple[Quantity, ...]:
     return tuple(found)
 
 
-def values_of(net: Net, convention: Convention) -> dict[str, float]:
-    """The net's last value, by what ``*`` stands for; empty where it has none, or where its keys are of different epochs."""
+def values_of(nets: Sequence[Net], convention: Convention) -> dict[str, np.ndarray]:
+    """The nets' values (n,) by what ``*`` stands for, each at the last epoch that all of them have; empty without any."""
+    items = {"": convention.keys}
     if "*" in convention.keys[0]:
-        found = {item: net.final(name) for item, name in _matches(net.names, convention.keys[0])}
-        return {item: convention.of(last.value) for item, last in found.items() if last}
-    finals = [last for key in convention.keys if (last := net.final(key))]
-    if len(finals) < len(convention.keys) or len({last.epoch for last in finals}) > 1:
-        return {}
-    return {"": convention.of(*(last.value for last in finals))}
+        items = {item: (name,) for item, name in _matches(nets[0].names, convention.keys[0])}
+    found = {item: _at_last(nets, convention, keys) for item, keys in items.items()}
+    return {item: values for item, values in found.items() if len(values)}
+
+
+def _at_last(nets: Sequence[Net], convention: Convention, keys: Sequence[str]) -> np.ndarray:
+    """(n,), at the last epoch at which all nets have all keys: nets that trained on are not ahead by that. (0,) without one."""
+    points = [[net.points(key) for key in keys] for net in nets]
+    common = reduce(np.intersect1d, (epochs for its in points for epochs, _ in its))
+    if not len(common):
+        return np.empty(0)
+    return np.array(
+        [convention.of(*(float(x[epochs.searchsorted(common[-1])]) for epochs, x in its)) for its in points]
+    )
 
 
 def _matches(names: Sequence[str], key: str) -> list[tuple[str, str]]:
@@ -89,22 +103,13 @@ def _matches(names: Sequence[str], key: str) -> list[tuple[str, str]]:
     return [(item, name) for item, name in found if name.endswith(end) and item and "/" not in item]
 
 
-def typical(values: Sequence[dict[str, float]]) -> np.ndarray:
-    """Each net's median over what all nets have, (n,); NaN where one of these is NaN.
+def typical(values: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Each net's median over layers, blocks or strengths, (n,); NaN where one of these is NaN.
 
-    >>> typical([{"1": 1.0, "2": 5.0, "3": 0.0}, {"1": 2.0, "2": 4.0}])
+    >>> typical({"1": np.array([1.0, 2.0]), "2": np.array([5.0, 4.0])})
     array([3., 3.])
     """
-    shared = _shared(values)
-    return np.median(_rows(values, shared), axis=1) if shared else np.full(len(values), np.nan)
-
-
-def _shared(values: Sequence[dict[str, float]]) -> list[str]:
-    return [item for item in values[0] if all(item in each for each in values)]
-
-
-def _rows(values: Sequence[dict[str, float]], items: Sequence[str]) -> np.ndarray:
-    return np.array([[each[item] for item in items] for each in values])
+    return np.median([*values.values()], axis=0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,22 +146,19 @@ class Comparison:
         return [each.ratio for each in self.conventions if np.isfinite(each.ratio)]
 
     @property
-    def reverses(self) -> bool:
-        """The convention decides which net has more."""
-        return self.count(LARGER) > 0 and self.count(SMALLER) > 0
-
-    @property
-    def decides(self) -> bool:
-        """It decides at least whether a difference is resolved."""
-        return len({each.conclusion for each in self.conventions} - {UNKNOWN}) > 1
+    def effect(self) -> str:
+        """One of `EFFECTS`."""
+        found = {each.conclusion for each in self.conventions} - {UNKNOWN}
+        if len(found) > 1:
+            return REVERSES if {LARGER, SMALLER} <= found else DECIDES
+        return {LARGER: AGREES, SMALLER: AGREES, UNRESOLVED: OPEN, TOO_FEW: TOO_FEW}[found.pop()] if found else UNKNOWN
 
 
 def compare(pair: Pair, quantities: Sequence[Quantity]) -> list[Comparison]:
     """The quantities that both arms have under two or more conventions."""
     tables = []
     for quantity in quantities:
-        values = {each: [values_of(net, each) for net in pair.nets] for each in quantity.conventions}
-        values = {convention: table for convention, table in values.items() if _shared(table)}
+        values = {each: table for each in quantity.conventions if (table := values_of(pair.nets, each))}
         tables += [(quantity, values)] * (len(values) > 1)
     sides = [np.array(np.split(typical(table), 2)) for _, each in tables for table in each.values()]  # (2, S) each
     # All logarithms are resampled together, in a twentieth of the time; differences, of all sizes, one by one.
@@ -178,22 +180,23 @@ def _contrasts(sides: Sequence[np.ndarray]) -> list[tuple[float, float, float]]:
 
 
 def _compared(
-    pair: Pair, convention: Convention, table: Sequence[dict[str, float]], contrast: tuple[float, float, float]
+    pair: Pair, convention: Convention, table: Mapping[str, np.ndarray], contrast: tuple[float, float, float]
 ) -> Compared:
     """Of `values_of` all nets of a pair, plain nets first, and their contrast: of logarithms where all are positive."""
     plain, residual = np.split(typical(table), 2)
     positive = bool((plain > 0).all() and (residual > 0).all())
     ratio, low, high = (math.exp(x) if positive else math.nan for x in contrast)
-    if len(plain) > 1:
+    if len(plain) >= ENOUGH:
         conclusion = _conclusion(*contrast[1:])
+    elif len(plain) > 1:
+        conclusion = UNKNOWN if math.isnan(contrast[1]) else TOO_FEW
     else:  # of one seed: a difference, or NaN, less what is too small to tell
         (one,), (other,) = plain.tolist(), residual.tolist()
         alike = ALIKE * max(abs(one), abs(other)) if math.isfinite(one) and math.isfinite(other) else math.nan
         conclusion = _conclusion(other - one - alike, other - one + alike)
-    items = _shared(table)
-    means = [side.mean(axis=0) for side in np.split(_rows(table, items), 2)]
-    above = int((means[1] > means[0]).sum())
-    return Compared(convention, pair, plain, residual, ratio, low, high, conclusion, above, len(items))
+    sides = [np.split(values, 2) for values in table.values()]
+    above = sum(bool(more.mean() > less.mean()) for less, more in sides)
+    return Compared(convention, pair, plain, residual, ratio, low, high, conclusion, above, len(table))
 
 
 def _conclusion(low: float, high: float) -> str:

@@ -16,14 +16,17 @@ from lightning_app.measures import (
     InterlayerStatistics,
     NoiseBound,
     Smoothness,
-    Spectrum,
     WeightStatistics,
 )
 from lightning_app.measures.paths.lengths import EffectiveDepth
 from lightning_app.report.blocks import Figure, Section, Table
 from lightning_app.report.conventions import (
+    AGREES,
+    DECIDES,
     LARGER,
+    OPEN,
     SMALLER,
+    TOO_FEW,
     UNRESOLVED,
     Convention,
     Quantity,
@@ -92,7 +95,6 @@ LOGGED = {  # whose fields are logged under these names
     "weight_mass/": WeightStatistics,
     "weight_mass_transferred/": WeightStatistics,
     "depth/": EffectiveDepth,
-    "hessian/": Spectrum,
     "noise/smoothness/": Smoothness,
     "noise/bound/": NoiseBound,
 }
@@ -129,15 +131,26 @@ def test_a_convention_takes_the_last_value_of_all_layers_and_of_nothing_else(net
     run = nets({"net": {"cushion/layer02/median": 5.0, "cushion/layer10/median": 7.0, "cushion/layer02/mean": 1.0}})
     run.append([Row("net", 2, 2, "cushion/layer02/median", 6.0)])
     (net,) = gather([run]).nets
-    assert values_of(net, Convention("", "cushion/layer*/median", "")) == {"02": 6.0, "10": 7.0}
+    assert values_of([net], Convention("", "cushion/layer*/median", "")) == {"02": [6.0], "10": [7.0]}
+
+
+def test_nets_are_compared_at_the_last_epoch_that_all_have(nets):
+    """The residual net trained on; its later numbers have no counterpart."""
+    run = nets({arm: {"measure/a": 2.0, "measure/b": 3.0} for arm in ("plain", "residual")})
+    run.append([Row("residual", 2, 2, "measure/a", 9.0)])
+    assert entry(run).effect == OPEN
+    run.append([Row("plain", 2, 2, "measure/a", 1.0)])
+    assert [each.ratio for each in entry(run).conventions] == pytest.approx([9, 1])
 
 
 def test_a_difference_is_of_one_epoch(nets):
     convention = next(q for q in quantities() if q.title.startswith("Generalisation gap")).conventions[0]
     run = nets({"net": {"test/error": 0.5, "train/error": 0.25}})
-    assert values_of(gather([run]).nets[0], convention) == {"": 0.25}
+    assert values_of(gather([run]).nets, convention) == {"": [0.25]}
     run.append([Row("net", 2, 2, "test/error", 0.4)])
-    assert values_of(gather([run]).nets[0], convention) == {}
+    assert values_of(gather([run]).nets, convention) == {"": [0.25]}
+    run.append([Row("net", 2, 2, "train/error", 0.3)])
+    assert values_of(gather([run]).nets, convention)[""] == pytest.approx([0.1])
 
 
 def test_medians_are_over_the_layers_that_all_nets_have(nets):
@@ -175,8 +188,14 @@ def test_seeds_that_disagree_are_unresolved_and_the_choice_decides_that(nets):
     run = nets(arms({"measure/a": mixed, "measure/b": mixed}, {"measure/a": apart, "measure/b": [9.0] * 6}))
     found = entry(run)
     assert [each.conclusion for each in found.conventions] == [UNRESOLVED, LARGER]
-    assert found.decides
-    assert not found.reverses
+    assert found.effect == DECIDES
+
+
+def test_of_two_to_five_seeds_nothing_is_concluded(nets):
+    """Five differences of noise have one sign once in sixteen times: their range is no 95 % interval."""
+    side = {"measure/a": [1.0, 2.0, 3.0, 4.0, 5.0], "measure/b": [1.0, 2.0, 3.0, 4.0, 5.0]}
+    found = entry(nets(arms(side, {name: [x + 1 for x in values] for name, values in side.items()})))
+    assert [each.conclusion for each in found.conventions] == [TOO_FEW, TOO_FEW] and found.effect == TOO_FEW
 
 
 @pytest.mark.parametrize(
@@ -193,10 +212,10 @@ def test_one_seed_has_to_differ_by_more_than_a_twentieth(nets, residual, conclus
 
 @pytest.mark.parametrize(("second", "conclusion"), [(math.nan, "–"), (3.0, LARGER)])
 def test_nan_leads_to_no_conclusion_and_conventions_that_agree_decide_nothing(nets, second, conclusion):
-    plain, residual = [1.0, 2.0], [2.0, second]
-    found = entry(nets(arms(*({"measure/a": a, "measure/b": b} for a, b in ((plain, plain), (residual, [2.0, 9.0]))))))
+    plain, residual = [1.0] * 6, [2.0] * 5 + [second]
+    found = entry(nets(arms({"measure/a": plain, "measure/b": plain}, {"measure/a": residual, "measure/b": [9.0] * 6})))
     assert [each.conclusion for each in found.conventions] == [conclusion, LARGER]
-    assert not found.decides
+    assert found.effect == AGREES
 
 
 def test_cushions_of_made_runs_are_turned_round_by_the_convention(make):
@@ -211,6 +230,20 @@ def test_cushions_of_made_runs_are_turned_round_by_the_convention(make):
     assert [float(end) for end in summary[CUSHION][4:6]] == [min(ratios.values()), max(ratios.values())]
     assert any(CUSHION in sentence for sentence in found.notices if "more or less" in sentence)
     assert {row["of"] for row in data(found) if row["quantity"] == CUSHION} == {"19"}
+
+
+@pytest.mark.parametrize(
+    ("residual", "seeds", "said"),
+    [
+        (1.0, 1, "No convention resolves a difference: {}."),
+        (2.0, 1, "The convention changes no conclusion: {}."),
+        (2.0, 3, "Too few seeds for a conclusion under any convention: {}."),
+    ],
+)
+def test_without_a_conclusion_none_is_said_to_stay(nets, residual, seeds, said):
+    sides = ({"train/risk": [x] * seeds, "train/cost": [x] * seeds} for x in (1.0, residual))
+    found = section(nets(arms(*sides)))
+    assert found.notices[0] == said.format("Training cost (nats): what the penalty counts")
 
 
 def test_one_net_of_each_arm_is_a_pair_even_without_a_seed(finished):

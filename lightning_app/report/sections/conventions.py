@@ -18,10 +18,10 @@ from lightning_app.statistics.paired import ENOUGH
 
 TITLE = "Conventions"
 LINES = 8  # of one panel
-CONCLUSIONS = (conventions.LARGER, conventions.UNRESOLVED, conventions.SMALLER)
+CONCLUSIONS = (conventions.LARGER, conventions.UNRESOLVED, conventions.SMALLER, conventions.TOO_FEW)
 WHAT = (
     "Where a quantity has several defensible conventions (which norm, whose BatchNorm statistics, with or without the identity, "
-    "what the penalty counts), all that were logged stand side by side, each at its last measured epoch."
+    "what the penalty counts), all that were logged stand side by side, each at the last epoch that all nets of a pair have."
 )
 SUMMARY = (
     "How many conventions conclude that residual nets have more or less than plain ones; residual / plain, the least and the "
@@ -31,13 +31,17 @@ SEEDS = (
     "A difference is one whose 95 % bootstrap interval over pairs of seeds (of logarithms, where all values are positive) "
     "leaves zero out; not corrected for many conventions. Where it contains zero the difference is unresolved, not absent. "
 )
-FEW = f"With fewer than {ENOUGH} pairs even the whole range of the differences covers less. "
+FEW = f"With 2 to {ENOUGH - 1} pairs nothing is concluded: even the whole range of the differences would be wrong too often. "
 ONE = f"Of one seed, less than {100 * conventions.ALIKE:.0f} % is left unresolved: nothing is known of the spread over seeds. "
 OVER = "Of each net the median over {0}. At {0}: where the residual nets’ mean is the larger one. "
 OVER_ALONE = "Of each net the median over {}. "
-REVERSED = "Which convention is taken decides whether residual nets have more or less than plain ones: {}."
-DECIDED = "The convention decides whether a difference is resolved: {}."
-UNDECIDED = "The convention changes no conclusion: {}."
+DECIDED = {
+    conventions.REVERSES: "Which convention is taken decides whether residual nets have more or less than plain ones: {}.",
+    conventions.DECIDES: "The convention decides whether a difference is resolved: {}.",
+    conventions.AGREES: "The convention changes no conclusion: {}.",
+    conventions.OPEN: "No convention resolves a difference: {}.",
+    conventions.TOO_FEW: "Too few seeds for a conclusion under any convention: {}.",
+}
 NOTHING = "No quantity of these runs was logged under more than one convention."
 RATIOS = (
     "Residual / plain (mean over seeds) under each convention: the spread along a line is what the choice of one does. At 1 "
@@ -62,28 +66,27 @@ def section(page: PageData) -> Section:
 
 def _decided(entries: Sequence[conventions.Comparison]) -> list[str]:
     """Each quantity once, by the most that its conventions do to any pair."""
+    most: dict[str, str] = {}
+    for entry in sorted(entries, key=lambda entry: conventions.EFFECTS.index(entry.effect)):
+        most.setdefault(entry.quantity.title, entry.effect)
     titles = dict.fromkeys(entry.quantity.title for entry in entries)
-    reversed_ = {entry.quantity.title for entry in entries if entry.reverses}
-    decided = {entry.quantity.title for entry in entries if entry.decides} - reversed_
-    kinds = {REVERSED: reversed_, DECIDED: decided, UNDECIDED: titles.keys() - reversed_ - decided}
-    listed = {notice: [title for title in titles if title in of] for notice, of in kinds.items()}
-    return [notice.format("; ".join(titles)) for notice, titles in listed.items() if titles]
+    listed = {notice: [title for title in titles if most[title] == effect] for effect, notice in DECIDED.items()}
+    return [notice.format("; ".join(found)) for notice, found in listed.items() if found]
 
 
 def _summary(entries: Sequence[conventions.Comparison]) -> Table:
     several = len({entry.pair for entry in entries}) > 1
-    head = ["quantity", *["pair"] * several, "conventions", *CONCLUSIONS, "least ratio", "greatest", "decides"]
+    few = any(entry.count(conventions.TOO_FEW) for entry in entries)
+    shown = CONCLUSIONS if few else CONCLUSIONS[:-1]
+    head = ["quantity", *["pair"] * several, "conventions", *shown, "least ratio", "greatest", "decides"]
     rows = []
     for entry in entries:
         texts = [entry.quantity.title, *[entry.pair.label] * several, len(entry.conventions)]
-        counts = [entry.count(conclusion) for conclusion in CONCLUSIONS]
+        counts = [entry.count(conclusion) for conclusion in shown]
         ends = (cell(end(entry.ratios) if entry.ratios else None) for end in (min, max))
-        effect = "yes: whether one is resolved" if entry.decides else "no"
-        effect = "yes: larger or smaller" if entry.reverses else effect
-        rows.append([*(Cell(str(text)) for text in (*texts, *counts)), *ends, Cell(effect)])
+        rows.append([*(Cell(str(text)) for text in (*texts, *counts)), *ends, Cell(entry.effect)])
     seeds = {len(entry.pair.seeds) for entry in entries}
-    few = FEW * any(1 < count < ENOUGH for count in seeds)
-    caption = SUMMARY + SEEDS * bool(seeds - {1}) + few + ONE * (1 in seeds)
+    caption = SUMMARY + SEEDS * bool(seeds - {1}) + FEW * few + ONE * (1 in seeds)
     return Table(caption, head, rows, title="What the choice of convention does")
 
 
@@ -155,8 +158,8 @@ def _side_by_side(page: PageData, quantity: conventions.Quantity) -> list[Table]
     """All conventions for all groups, without a conclusion; nothing where no group has two."""
     columns: dict[str, dict[conventions.Convention, Cell]] = {}
     for group, nets in page.groups.items():
-        found = {each: [conventions.values_of(net, each) for net in nets] for each in quantity.conventions}
-        cells = {each: mean_cell(conventions.typical(values).tolist()) for each, values in found.items() if all(values)}
+        found = {each: conventions.values_of(nets, each) for each in quantity.conventions}
+        cells = {each: mean_cell(conventions.typical(values).tolist()) for each, values in found.items() if values}
         columns |= {group: cells} if len(cells) > 1 else {}
     shown = [each for each in quantity.conventions if any(each in cells for cells in columns.values())]
     rows = [[Cell(each.label), *(cells.get(each, Cell("–")) for cells in columns.values())] for each in shown]
