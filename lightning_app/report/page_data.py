@@ -1,11 +1,11 @@
 """What a page is made of: the nets of some runs, and how each of them is called, grouped and drawn."""
 
 import math
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -134,6 +134,27 @@ def _each_seed_once(nets: Sequence[Net]) -> list[Net]:
         if key not in best or net.epoch > best[key].epoch:
             best[key] = net
     return [*best.values()]
+
+
+class Loss(NamedTuple):
+    """What the risk of nets is the mean of."""
+
+    name: str
+    unit: str = ""
+
+    def measured(self, what: str) -> str:
+        """A quantity of this loss with its unit, if it has one."""
+        return f"{what} ({self.unit})" if self.unit else what
+
+
+LOSSES = {"cross_entropy": Loss("cross-entropy", "nats"), "squared_error": Loss("squared error ½‖f(x) − e_y‖²")}
+
+
+def loss_of(nets: Iterable[Net]) -> Loss:
+    """By the configurations of their runs; where these name none or several, a loss without a unit."""
+    models = [run.config.get("model") for run in {net.run for net in nets}]
+    found = {model.get("loss") if isinstance(model, Mapping) else None for model in models}
+    return LOSSES.get(str(found.pop()), Loss("loss")) if len(found) == 1 else Loss("loss")
 
 
 def gather(runs: Sequence[RunFolder], layer: str | None = None, verdicts: Sequence[Path] = ()) -> PageData:

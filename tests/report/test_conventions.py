@@ -243,7 +243,7 @@ def test_cushions_of_made_runs_are_turned_round_by_the_convention(make):
 def test_without_a_conclusion_none_is_said_to_stay(nets, residual, seeds, said):
     sides = ({"train/risk": [x] * seeds, "train/cost": [x] * seeds} for x in (1.0, residual))
     found = section(nets(arms(*sides)))
-    assert found.notices[0] == said.format("Training cost (nats): what the penalty counts")
+    assert found.notices[0] == said.format("Training cost: what the penalty counts")
 
 
 def test_one_net_of_each_arm_is_a_pair_even_without_a_seed(finished):
@@ -275,14 +275,14 @@ def test_what_only_residual_nets_have_stands_side_by_side_below_the_pairs(nets):
     costs = {arm: {"train/risk": 1.0, "train/cost": cost} for arm, cost in {"plain": 1.1, "residual": 1.2}.items()}
     found = section(nets(costs | {"residual": costs["residual"] | depths}))
     assert table(found, "Effective depth of the ensemble (layers)") == {"d_eff": ["3.0"], "d_coh": ["4.0"]}
-    assert table(found, "Training cost (nats): what the penalty counts")["as trained"][-1] == LARGER
+    assert table(found, "Training cost: what the penalty counts")["as trained"][-1] == LARGER
 
 
 def test_a_pair_that_diverged_is_in_no_conclusion(nets):
     lost = {"train/risk": math.nan, "train/cost": math.nan}
     found = section(nets({"plain": lost, "residual": {"train/risk": 1.0, "train/cost": 1.2}}))
     assert "plain − residual: the only pair left out, because a net diverged." in found.notices
-    assert [block.title for block in found.blocks] == ["Training cost (nats): what the penalty counts"]
+    assert [block.title for block in found.blocks] == ["Training cost: what the penalty counts"]
 
 
 def test_one_convention_is_no_choice(nets):

@@ -15,7 +15,9 @@ from lightning_app.report import write_report
 from lightning_app.report.blocks import SHOWN, Data, csv_text
 from lightning_app.report.interactive import script
 from lightning_app.report.page import title_of
+from lightning_app.report.sections import headline, learning
 from lightning_app.runs import Row, RunFolder
+from tests.report.conftest import bare_run, only
 
 FAMILIES = ("weight_mass", "cushion")
 SECTIONS = (  # in order
@@ -321,3 +323,15 @@ def test_where_a_page_is_written(tmp_path):
     assert write_report([run]) == run.path / "report.html"
     assert write_report([run], tmp_path) == tmp_path / "report.html"
     assert write_report([run], tmp_path / "new" / "page.html").exists()
+
+
+@pytest.mark.parametrize(
+    ("losses", "unit"), [(["cross_entropy"] * 2, " (nats)"), (["cross_entropy", "squared_error"], "")]
+)
+def test_of_mixed_losses_a_risk_has_no_unit(tmp_path, losses, unit):
+    runs = [bare_run(tmp_path / f"run{i}", epochs=1) for i in range(2)]
+    for run, loss in zip(runs, losses, strict=True):
+        (run.path / "config.yaml").write_text(f"model: {{loss: {loss}}}")
+    text = only(headline, *runs) + only(learning, *runs)
+    assert all(f">{head}{unit}</th>" in text for head in ("train risk L", "cost C", "test risk"))
+    assert f"Risk: mean {'cross-entropy' if unit else 'loss'}{unit} a sample" in text and ("nats" in text) == bool(unit)

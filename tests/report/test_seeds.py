@@ -101,6 +101,18 @@ def test_of_few_pairs_no_p_is_shown(bank):
     assert found[-3:] == ["–", "–", "5"] and "–" not in found[:-3]
 
 
+def test_quantities_have_a_unit_where_the_loss_is_known(bank):
+    run = bank("bank")
+    (run.path / "config.yaml").write_text("model: {loss: cross_entropy}")
+    found = table(section(run), "Spread")
+    assert [quantity for arm, quantity in found if arm == "plain"] == [
+        "training risk L (nats)",
+        "training error",
+        "test risk (nats)",
+        "test error E",
+    ]
+
+
 def test_the_difference_over_epochs_and_its_band(bank):
     found = rows(figure(section(bank("bank")), "seeds-difference").csv)
     assert len(found) == 2 * (EPOCHS + 1)
@@ -137,8 +149,8 @@ def test_a_diverged_net_takes_its_pair_along_and_no_other(bank, lost):
     found = section(run)
     assert "plain − residual: seed 2 left out, because a net diverged." in found.notices
     assert table(found, "Plain minus residual")["plain − residual", "test error E"][-1] == "5"
-    assert table(found, "Spread")["plain", "training risk L (nats)"][-1] == "5"
-    assert table(found, "Spread")["residual", "training risk L (nats)"][-1] == "6"
+    assert table(found, "Spread")["plain", "training risk L"][-1] == "5"
+    assert table(found, "Spread")["residual", "training risk L"][-1] == "6"
 
 
 def test_seeds_without_a_partner_and_nets_behind_are_said(bank):

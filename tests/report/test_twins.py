@@ -11,7 +11,8 @@ from lightning_app.report.blocks import Cell, Section
 from lightning_app.report.page_data import gather
 from lightning_app.report.sections import twins
 from lightning_app.runs import Row, RunFolder
-from tests.report.conftest import bare_run
+from lightning_app.runs.folder import MemberRow
+from tests.report.conftest import bare_run, only
 
 STEPS = 40  # an epoch
 FLIP = 90
@@ -149,3 +150,39 @@ def test_seeds_of_twins_come_together(tmp_path):
     assert [entry.label for entry in drawn.legend] == ["original of plain-seed00", several, "fitted law"]
     assert [row[0].text for row in table.rows] == ["plain-seed00", "plain-seed01"]
     assert {row[0] for row in figure(run)[1]} == {"plain-seed00", "plain-seed01"}
+
+
+@pytest.mark.parametrize(
+    ("arms", "alike"),
+    [
+        ("residual: {}, plain: {twin_of: residual}", True),
+        ("residual: {}, plain: {twin_of: residual, decay_towards: identity}", True),
+        ("residual: {}, plain: {twin_of: residual, decay_towards: zero}", False),
+        ("plain: {}, residual: {twin_of: plain}", False),
+        ("plain: {decay_towards: identity}, residual: {twin_of: plain}", True),
+    ],
+)
+def test_a_twin_that_decays_elsewhere_is_not_said_to_differ_by_rounding(run, arms, alike):
+    twin, original = ("plain", "residual") if "residual: {}" in arms else ("residual", "plain")
+    add_twins(run, (twin,))
+    whose = {twin: original, original: ""}
+    run.save_members(MemberRow(name, name, 0, "", name == "residual", whose[name], 20, 1) for name in whose)
+    (run.path / "config.yaml").write_text(f"model: {{weight_decay: 0.1, arms: {{{arms}}}}}")
+    assert section(run).notices == ([] if alike else [twins.ELSEWHERE.format(twin)])
+    (run.path / "config.yaml").write_text(f"model: {{weight_decay: 0, arms: {{{arms}}}}}")
+    assert section(run).notices == []
+
+
+@pytest.mark.parametrize(
+    ("loss", "unit"),
+    [("cross_entropy", " (nats)"), ("squared_error", ""), (None, "")],
+    ids=["nats", "squared", "unknown"],
+)
+def test_a_risk_has_the_unit_of_its_loss(run, loss, unit):
+    if loss:
+        (run.path / "config.yaml").write_text(f"model: {{loss: {loss}}}")
+    text = only(twins, add_twins(run))
+    assert f"risk{unit}<" in text and ("nats" in text) == bool(unit)
+    assert {"cross_entropy": "mean cross-entropy (nats) of", "squared_error": "mean squared error"}.get(
+        loss, "mean loss"
+    ) in text

@@ -5,26 +5,27 @@ from collections.abc import Iterable, Sequence
 
 from lightning_app.common.seeds import consecutive
 from lightning_app.report.blocks import Cell, Section, Table, mean_cell
-from lightning_app.report.page_data import Net, PageData
+from lightning_app.report.page_data import Net, PageData, loss_of
 from lightning_app.runs.reader import Final
 
 TITLE = "Where each net ended"
 FAILED = "failed/"  # and the family of a measure: 1 at epochs at which it failed
 
 COLUMNS = {
-    "train risk L (nats)": "train/risk",
-    "cost C (nats)": "train/cost",
-    "cost C, paper's convention (nats)": "train/cost_paper",
+    "train risk L": "train/risk",
+    "cost C": "train/cost",
+    "cost C, paper's convention": "train/cost_paper",
     "train error": "train/error",
     "test error E": "test/error",
-    "test risk (nats)": "test/risk",
+    "test risk": "test/risk",
 }
+ERRORS = ("train error", "test error E")  # columns that are not measured as the loss is
 GAP = "gap: test − train error"
 CAPTION = (
-    "Values after the final epoch, whichever epoch was best. L: mean cross-entropy over the training samples. C: L plus the "
-    "weight penalty as trained; the paper's tables count it as (λ/2)‖w‖²/B, B the batch size. "
+    "Values after the final epoch, whichever epoch was best. L: mean {loss} over the training samples. C: L plus the "
+    "weight penalty as trained; the tables of Yu & Tomasi (2019) count it as (λ/2)‖w‖²/B, B the batch size. "
     "E: share of test samples classified wrongly. A dash: not measured. A small epoch number: not measured later than that. "
-    "Hold the pointer on a number to see all its digits."
+    "All digits of a number: hold the pointer on it, or write the tables as files (report --export csv)."
 )
 
 
@@ -36,7 +37,9 @@ def section(page: PageData) -> Section:
     notes = [f"{label} diverged: its risk is not finite from epoch {since} on." for label, since in lost]
     notes += [f"{net.label}: {failure}" for net in page.nets for failure in failures(net)]
     rows = [_row(label, nets) for label, nets in page.with_means()]
-    table = Table(CAPTION, ["net", "epochs", *COLUMNS, GAP], rows)
+    loss = loss_of(page.nets)
+    heads = [head if head in ERRORS else loss.measured(head) for head in COLUMNS]
+    table = Table(CAPTION.format(loss=loss.name), ["net", "epochs", *heads, GAP], rows)
     return Section("headline", TITLE, blocks=[table], notices=notes, families=("failed",), short="Ends")
 
 

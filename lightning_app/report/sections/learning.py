@@ -3,7 +3,7 @@
 from lightning_app.plots.drawing import from_zero
 from lightning_app.report.blocks import Section
 from lightning_app.report.figures import Curve, figure_of_curves
-from lightning_app.report.page_data import PageData
+from lightning_app.report.page_data import Loss, PageData, loss_of
 
 TITLES = {
     "train/risk_running": "Training risk, during the epoch",
@@ -19,7 +19,7 @@ TITLES = {
 FAMILIES = ("train", "test", "val", "probe")
 OPTIONAL = ("val/risk", "val/error", "test/risk_ema", "test/error_ema")  # most runs lack them: not worth a notice
 CAPTION = (
-    "Risk: mean cross-entropy a sample in nats, on a logarithmic scale. Error: share of samples classified wrongly. Epoch 0 is "
+    "Risk: mean {loss} a sample, on a logarithmic scale. Error: share of samples classified wrongly. Epoch 0 is "
     "before training, epoch k after k epochs. “During the epoch” is the mean over the batches of epoch k as they were "
     "trained on, with weights still moving and samples augmented if the run augments; the others are measured after the "
     "epoch, with fixed weights. A curve ends where its values stop being finite. Where not all "
@@ -31,11 +31,13 @@ def section(page: PageData) -> Section:
     """The section, with a panel for each of these numbers that was measured."""
     missing = [name for name in TITLES if name not in OPTIONAL and not page.having(name).nets]
     notices = [f"Not measured here: {', '.join(missing)}."] if missing else []
-    blocks = figure_of_curves(page, "learning-curves", CAPTION, map(_curve, TITLES))
+    loss = loss_of(page.nets)
+    caption = CAPTION.format(loss=loss.measured(loss.name))
+    blocks = figure_of_curves(page, "learning-curves", caption, [_curve(name, loss) for name in TITLES])
     return Section("learning", "Learning curves", blocks=blocks, notices=notices, families=FAMILIES)
 
 
-def _curve(name: str) -> Curve:
+def _curve(name: str, loss: Loss) -> Curve:
     risk = name.split("/")[1].startswith("risk")
-    y = "risk (nats)" if risk else "error (share of samples)"
+    y = loss.measured("risk") if risk else "error (share of samples)"
     return Curve(f"learning-{name.replace('/', '-')}", name, TITLES[name], y, risk, None if risk else from_zero)

@@ -12,7 +12,7 @@ from lightning_app.plots.drawing import curve, filled
 from lightning_app.plots.style import INK, Style, styles
 from lightning_app.report.blocks import Block, Cell, Entry, Figure, Panel, Rows, Section, Table, cell, csv_text
 from lightning_app.report.figures import joined
-from lightning_app.report.page_data import Net, PageData
+from lightning_app.report.page_data import Net, PageData, loss_of
 from lightning_app.report.pairs import Pair, pairs, training_of
 from lightning_app.report.panels import legend, panel
 from lightning_app.runs.configuration import LIMITS
@@ -20,9 +20,9 @@ from lightning_app.statistics import paired
 
 RISK, ERROR = "train/risk", "test/error"
 QUANTITIES = {
-    RISK: "training risk L (nats)",
+    RISK: "training risk L",
     "train/error": "training error",
-    "test/risk": "test risk (nats)",
+    "test/risk": "test risk",
     ERROR: "test error E",
 }
 DIFFERENCES = {ERROR: "Test error E", RISK: "Training risk L"}  # over epochs
@@ -89,6 +89,11 @@ def _to_know_first(page: PageData) -> list[str]:
     return notices
 
 
+def _titled(name: str, nets: Iterable[Net]) -> str:
+    """The quantity, with its unit where that is known of these nets."""
+    return loss_of(nets).measured(QUANTITIES[name]) if name.endswith("/risk") else QUANTITIES[name]
+
+
 def _table(nets: Iterable[Net], name: str) -> pd.DataFrame:
     """A number by epoch (rows) and net (columns), at the epochs where all were measured."""
     return pd.concat([net.series(name) for net in nets], axis=1, join="inner")
@@ -98,12 +103,12 @@ def _spreads(page: PageData, found: Sequence[Pair]) -> Table:
     rows = []
     for group, nets in page.groups.items():
         others = next((pair.nets for pair in found if set(pair.nets) & set(nets)), ())
-        for name, quantity in QUANTITIES.items() if len(nets) > 1 else ():
+        for name in QUANTITIES if len(nets) > 1 else ():
             common = _table(dict.fromkeys([*nets, *others]), name)
             if not common.empty:
                 its = paired.spread(net.series(name)[common.index[-1]] for net in nets)
                 numbers = map(cell, (its.mean, its.sd, its.min, its.max))
-                texts = (Cell(text) for text in (group, quantity, joined(common.index[-1:])))
+                texts = (Cell(text) for text in (group, _titled(name, nets), joined(common.index[-1:])))
                 rows.append([*texts, *numbers, Cell(str(its.count))])
     head = ["arm", "quantity", "epoch", "mean", "sd", "minimum", "maximum", "seeds"]
     return Table(SPREADS, head, rows, title="Spread over seeds")
@@ -111,14 +116,14 @@ def _spreads(page: PageData, found: Sequence[Pair]) -> Table:
 
 def _tests(found: Sequence[Pair]) -> Table:
     rows = []
-    for pair, (name, quantity) in itertools.product(found, QUANTITIES.items()):
+    for pair, name in itertools.product(found, QUANTITIES):
         common = _table(pair.nets, name)
         if not common.empty:
             result = paired.paired(*(side.tolist() for side in np.split(common.iloc[-1].to_numpy(), 2)))
             tests = [result.t_p, result.wilcoxon_p] if result.count >= paired.ENOUGH else [np.nan] * 2
             numbers = (result.mean, result.low, result.high, *tests)
             cells = (cell(None if np.isnan(value) else value) for value in numbers)
-            texts = (Cell(text) for text in (pair.label, quantity, joined(common.index[-1:])))
+            texts = (Cell(text) for text in (pair.label, _titled(name, pair.nets), joined(common.index[-1:])))
             rows.append([*texts, *cells, Cell(str(result.count))])
     head = ["pair", "quantity", "epoch", "difference", "from", "to", "p, t test", "p, Wilcoxon", "pairs"]
     return Table(_said(TESTS, found), head, rows, title="Plain minus residual, at the last common epoch")
@@ -182,7 +187,7 @@ def _at_risk(pair: Pair) -> paired.ErrorAtRisk | None:
 
 
 def _error_against_risk(reached: dict[Pair, paired.ErrorAtRisk]) -> Figure:
-    looks, x = _looks(reached), QUANTITIES[RISK]
+    looks, x = _looks(reached), _titled(RISK, [net for pair in reached for net in pair.nets])
     lines = {pair: pd.DataFrame(vars(errors.difference), errors.levels) for pair, errors in reached.items()}
     panels = []
     for number, (pair, errors) in enumerate(reached.items()):

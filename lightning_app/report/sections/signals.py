@@ -1,7 +1,7 @@
 """Signals on their way through the layers, forwards and backwards: profiles over the depth as training goes on."""
 
 from lightning_app.report.blocks import Section
-from lightning_app.report.page_data import PageData
+from lightning_app.report.page_data import PageData, loss_of
 from lightning_app.report.profiles import profiles, several_seeds
 
 FAMILY = "signal"
@@ -21,19 +21,24 @@ CAPTION = (
 )
 QUANTITIES = {
     "activation": ("Forwards", "RMS of the output"),
-    "gradient": ("Backwards", "RMS of the gradient, nats"),
+    "gradient": ("Backwards", "RMS of the gradient"),
     "gradient_correlation": ("Gradients of neighbouring samples", "RMS cosine"),
-    "weight_gradient": ("Gradient of weights", "RMS, nats"),
+    "weight_gradient": ("Gradient of weights", "RMS"),
     "update": ("Update over weight", "‖Δw‖ / ‖w‖"),
     "branch_ratio": ("Branch over stream", "‖branch‖ / ‖stream‖"),
     "branch_cosine": ("Branch and stream", "cosine"),
     "dead": ("Dead units", "share of units"),
 }
+GRADIENTS = {"gradient", "weight_gradient"}  # of the loss, in its unit
 LINEAR = {"branch_cosine", "dead"}
 
 
 def section(page: PageData) -> Section | None:
     """A profile for each quantity and group; None where no signals were measured."""
-    quantities = {(FAMILY, field): words for field, words in QUANTITIES.items()}
+    loss = loss_of(page.nets)
+    quantities = {
+        (FAMILY, field): (title, loss.measured(y) if field in GRADIENTS else y)
+        for field, (title, y) in QUANTITIES.items()
+    }
     figures = profiles(page, "signals", CAPTION + several_seeds(page), quantities, QUANTITIES.keys() - LINEAR)
     return Section("signals", TITLE, WHAT, [*figures], [], (FAMILY,), "Signals") if figures else None

@@ -1,6 +1,7 @@
 """Equivalent training: risks of T-twins, their difference, and how far the weights have drifted apart (Fig. 6)."""
 
 import itertools
+from collections.abc import Mapping
 from functools import partial
 from typing import TypeVar
 
@@ -12,7 +13,7 @@ from lightning_app.plots.drawing import curve, finite
 from lightning_app.plots.style import INK, Style, styles
 from lightning_app.report.blocks import Block, Cell, Figure, Panel, Section, Table, cell, csv_text
 from lightning_app.report.figures import curve_panel, group_legend
-from lightning_app.report.page_data import Net, PageData
+from lightning_app.report.page_data import Net, PageData, loss_of
 from lightning_app.report.panels import legend
 
 FAMILY = "twin"
@@ -24,12 +25,13 @@ LAWS = {"power_exponent": "power_steps", "exponential_rate": "exponential_steps"
 FITS = (*LAWS, *LAWS.values(), "power_scale", "exponential_scale")  # of a row
 FIT = Style(INK, (0, (2, 2)), "")
 WHAT = (
-    "A twin starts as T(r) of a residual net r (or T⁻¹ of a plain one), sees the same batches and decays towards the same "
-    "function. In exact arithmetic the two stay one net at every step, so all that is shown here is rounding. Divergence: "
-    "max |T⁻¹(p) − r| over all parameters, in the units of the weights."
+    "A twin starts as T(r) of a residual net r (or T⁻¹ of a plain one) and sees the same batches. Where it also decays towards "
+    "the same function, the two stay one net at every step in exact arithmetic, and all that is shown here is rounding. "
+    "Divergence: max |T⁻¹(p) − r| over all parameters, in the units of the weights."
 )
+ELSEWHERE = "{}: its penalty has another centre than that of its original, so that more than rounding parts the two."
 CAPTION = (
-    "By optimizer step. Training risk: mean cross-entropy of the step’s augmented batch in nats, before the step, of a "
+    "By optimizer step. Training risk: mean {loss} of the step’s augmented batch, before the step, of a "
     "twin and of the net it is the twin of; means over neighbouring steps in a long run, of the difference the mean magnitude. "
     "Divergence after the step, on logarithmic axes twice: a power law is straight on the first, an exponential on the "
     "second. Vertical line: the first step whose batch had a ReLU input that was positive in one of the two nets only. "
@@ -46,7 +48,7 @@ TABLE = (
 OTHER_KIND = {"plain": "residual", "residual": "plain"}  # of a twin and its original
 DIVERGENCE = "max |T⁻¹(p) − r|"
 GAPS = (  # key, title and y axis of a panel; with fitted laws; logarithmic steps
-    ("twin-difference", "Difference of the risks", "|ΔL| (nats)", False, False),
+    ("twin-difference", "Difference of the risks", "|ΔL|", False, False),
     ("twin-power", "Divergence, power law", DIVERGENCE, True, True),
     ("twin-exponential", "Divergence, exponential", DIVERGENCE, True, False),
 )
@@ -61,9 +63,23 @@ def section(page: PageData) -> Section | None:
         return None
     table = Table(TABLE, HEAD, [_row(net) for net in measured])
     twins = {net: steps for net in measured if len(steps := _steps(net))}
-    missing = [] if twins else ["No steps were saved of these twins."]
+    notices = [ELSEWHERE.format(net.label) for net in measured if _decays_elsewhere(net)]
+    notices += [] if twins else ["No steps were saved of these twins."]
     blocks: list[Block] = [*([_figure(twins)] if twins else []), table]
-    return Section("twins", "Equivalent training", WHAT, blocks, missing, (FAMILY,), short="Twins")
+    return Section("twins", "Equivalent training", WHAT, blocks, notices, (FAMILY,), short="Twins")
+
+
+def _decays_elsewhere(net: Net) -> bool:
+    """Whether the two penalties differ: 0 of a residual net is the identity of its plain one."""
+    model = net.run.config.get("model")
+    if net.residual is None or not isinstance(model, Mapping) or model.get("weight_decay") == 0:
+        return False
+    centres = {True: "zero", False: "identity"}
+    original = next((other for other in net.run.nets if other.name == net.twin_of), None)
+    # Left open, the centre of a twin is the right one, and that of its original is 0.
+    own = net.spec.get("decay_towards") or centres[net.residual]
+    its = centres[not net.residual] if original is None else original.spec.get("decay_towards") or "zero"
+    return (own, its) != (centres[net.residual], centres[not net.residual])
 
 
 def _steps(net: Net) -> pd.DataFrame:
@@ -112,7 +128,9 @@ def _figure(twins: Twins) -> Figure:
     looks += group_legend(shown) + legend([("fitted law", FIT)])
     rows = [(net.label, *row) for net, steps in twins.items() for row in _picked(steps[COLUMNS]).itertuples()]
     data = csv_text(("twin", "step", *COLUMNS), rows)
-    return Figure("twin-steps", CAPTION, panels, looks, data, columns=2)
+    loss = loss_of(twins)
+    caption = CAPTION.format(loss=loss.measured(loss.name))
+    return Figure("twin-steps", caption, panels, looks, data, columns=2)
 
 
 def _risks(shown: PageData, twins: Twins, originals: dict[Net, Style]) -> Panel:
@@ -120,7 +138,8 @@ def _risks(shown: PageData, twins: Twins, originals: dict[Net, Style]) -> Panel:
         for net, look in originals.items():
             curve(axes, finite(_means(twins[net]["risk_original"])), look)
 
-    draw = partial(curve_panel, x="step", y="risk (nats)", before=draw_originals, log_y=True, whole_x=False)
+    y = loss_of(twins).measured("risk")
+    draw = partial(curve_panel, x="step", y=y, before=draw_originals, log_y=True, whole_x=False)
     return draw(shown, "twin-risks", "Training risk L", lambda net: _means(twins[net]["risk_twin"]))
 
 
@@ -139,6 +158,7 @@ def _gap_panel(shown: PageData, twins: Twins, key: str, title: str, y: str, fitt
             for law in _laws(net, twins[net].index.to_numpy(dtype=float)):
                 axes.plot(law.index, law, color=FIT.colour, linestyle=FIT.dash, linewidth=1.1)
 
+    y = y if fitted else loss_of(twins).measured(y)
     look = partial(curve_panel, x="step", y=y, after=mark, log_x=log_x, log_y=True, whole_x=False)
     return look(shown, key, title, gap)
 
