@@ -3,7 +3,7 @@
 import itertools
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +12,12 @@ from lightning_app.report.page_data import Net, PageData
 
 MARK = "/unconverged"  # every spectrum logs it, and nothing else does
 CALLBACK = "HessianSpectrum"
-ENDS = {"top": "largest", "bottom": "most negative"}
+MATRICES = {
+    "hessian": "the second derivative",
+    "gauss_newton": "the Gauss-Newton matrix",
+    "empirical_fisher": "the empirical Fisher matrix",
+}
+ENDS = {"top": "largest", "bottom": "smallest"}
 ORDINALS = {1: "", 2: "2nd ", 3: "3rd "}
 FIELDS = {  # below the eigenvalues; these heads do not break, or many seeds would squeeze them
     "unconverged": "Not converged",
@@ -91,13 +96,35 @@ def doubtful(net: Net, prefix: str, epoch: float | None) -> set[str]:
     return set(sorted(keys, key=ratio, reverse=True)[: int(number)])
 
 
-def requested_samples(page: PageData, prefix: str) -> list[int]:
+def samples_of(page: PageData, prefix: str) -> list[int]:
     """How many probe samples the mean loss is over, by the configurations; empty where they do not say."""
-    callbacks = [each for run in page.runs for each in (run.config.get("trainer") or {}).get("callbacks") or []]
-    spectra = [each for each in callbacks if isinstance(each, dict) and str(each.get("class_path")).endswith(CALLBACK)]
-    arguments = [each.get("init_args") or {} for each in spectra]
-    counts = [each.get("samples") for each in arguments if _prefix(each) == prefix]
-    return sorted({count for count in counts if isinstance(count, int)})
+    found = set()
+    for config, spectrum in _asked(page, prefix):
+        data = (config.get("data") or {}).get("init_args") or {}
+        asked, *limits = (
+            spectrum.get("samples"),
+            data.get("probe_size"),
+            data.get("train_limit"),
+        )  # the probe has no more
+        if isinstance(asked, int):
+            found.add(min([asked, *(limit for limit in limits if isinstance(limit, int))]))
+    return sorted(found)
+
+
+def matrix_of(page: PageData, prefix: str) -> str:
+    """What the eigenvalues are of, by the configurations, else by the prefix; a spectrum that says nothing is a Hessian's."""
+    found = {str(spectrum.get("matrix", "hessian")) for _, spectrum in _asked(page, prefix)} or {prefix}
+    return " or ".join(MATRICES.get(matrix, MATRICES["hessian"]) for matrix in sorted(found))
+
+
+def _asked(page: PageData, prefix: str) -> Iterator[tuple[Mapping[str, Any], Mapping[str, Any]]]:
+    """Configurations of runs, and in each the arguments of the callback that logs under the prefix."""
+    for run in page.runs:
+        for each in (run.config.get("trainer") or {}).get("callbacks") or []:
+            if isinstance(each, dict) and str(each.get("class_path")).endswith(CALLBACK):
+                arguments = each.get("init_args") or {}
+                if _prefix(arguments) == prefix:
+                    yield run.config, arguments
 
 
 def _prefix(arguments: Mapping[str, Any]) -> str:

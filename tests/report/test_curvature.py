@@ -11,7 +11,7 @@ import pytest
 from callbacks import HessianSpectrum
 from lightning_app.measures.curvature.spectrum import EDGES
 from lightning_app.report.sections import curvature as curvature_section
-from lightning_app.report.spectra import requested_samples
+from lightning_app.report.spectra import samples_of
 from lightning_app.runs import Row, RunFolder
 from tests.report.conftest import bare_run, of_member, only, rows
 from tests.report.test_page import Page, section, value
@@ -19,8 +19,8 @@ from tests.report.test_page import Page, section, value
 HEADS = {
     "λ, largest": "top1",
     "λ, 2nd largest": "top2",
-    "λ, most negative": "bottom1",
-    "λ, 2nd most negative": "bottom2",
+    "λ, smallest": "bottom1",
+    "λ, 2nd smallest": "bottom2",
     "Not converged": "unconverged",
     "Trace": "trace",
     "‖H‖, Frobenius": "frobenius",
@@ -150,9 +150,9 @@ def test_the_leading_eigenvector_by_layer_is_the_array(measured, shown):
 
 
 def test_what_did_not_converge_says_so_beside_the_number(shown):
-    for head, residual in {"λ, 2nd largest": "0.5", "λ, 2nd most negative": "0.12"}.items():
+    for head, residual in {"λ, 2nd largest": "0.5", "λ, 2nd smallest": "0.12"}.items():
         assert all(text.endswith(f"± {residual}, not converged") for text, _ in row(shown, head))
-    for head in ("λ, largest", "λ, most negative"):
+    for head in ("λ, largest", "λ, smallest"):
         assert not any("not converged" in text for text, _ in row(shown, head))
     assert [text for text, _ in row(shown, "Not converged")] == ["2 of 4"] * 2
     assert all(text.endswith("± 4.2") for text, _ in row(shown, "Trace"))
@@ -162,7 +162,7 @@ def test_what_did_not_converge_says_so_beside_the_number(shown):
 def test_as_many_are_marked_as_were_counted(run):
     text = curvature(measure(run, unconverged=3))
     marked = [head for head in [*HEADS][:4] if "not converged" in row(text, head)[0][0]]
-    assert marked == ["λ, 2nd largest", "λ, most negative", "λ, 2nd most negative"]  # the smallest ratio is top1's
+    assert marked == ["λ, 2nd largest", "λ, smallest", "λ, 2nd smallest"]  # the smallest ratio is top1's
 
 
 def test_exact_spectra_have_no_errors(run):
@@ -199,7 +199,22 @@ def test_one_spectrum_without_arrays_of_one_net(run):
 def test_the_samples_are_those_of_the_configuration(run):
     callback = {"class_path": "callbacks.HessianSpectrum", "init_args": {"prefix": "hessian", "samples": 77}}
     (run.path / "config.yaml").write_text(f"trainer: {{callbacks: [{callback}]}}\n")
-    assert "over 77 probe samples" in curvature(measure(run))
+    assert "H, the second derivative of the mean loss in all trained parameters: over 77 probe samples" in curvature(
+        measure(run)
+    )
+    (run.path / "config.yaml").write_text(
+        f"trainer: {{callbacks: [{callback}]}}\ndata: {{init_args: {{probe_size: 50, train_limit: null}}}}\n"
+    )
+    assert "over 50 probe samples" in curvature(run)
+
+
+def test_the_matrix_is_named(run):
+    measure(run, prefix="gauss_newton", epochs=(0, 6))
+    text = curvature(run)
+    assert "of H, the Gauss-Newton matrix of the mean loss" in text and "most negative" not in text
+    measure(run, epochs=(0, 6))
+    both = "of H, the Gauss-Newton matrix (gauss_newton), or the second derivative (hessian) of the mean loss"
+    assert both in curvature(run)
 
 
 @pytest.mark.parametrize(
@@ -214,7 +229,7 @@ def test_samples_are_of_the_spectrum_whose_name_the_callback_gives(arguments, pr
     assert HessianSpectrum(**arguments).prefix == prefix
     config = {"class_path": "callbacks.HessianSpectrum", "init_args": arguments | {"samples": 77}}
     page = SimpleNamespace(runs=[SimpleNamespace(config={"trainer": {"callbacks": [config]}})])
-    found = {each: requested_samples(page, each) for each in ("hessian", "gauss_newton", "mine")}
+    found = {each: samples_of(page, each) for each in ("hessian", "gauss_newton", "mine")}
     assert found == {each: [77] * (each == prefix) for each in found}
 
 

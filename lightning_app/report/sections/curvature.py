@@ -15,11 +15,11 @@ from lightning_app.report import figures
 from lightning_app.report.blocks import Block, Figure, Panel, Rows, Section, csv_text, seeds_csv
 from lightning_app.report.page_data import Net, PageData
 from lightning_app.report.panels import panel
-from lightning_app.report.spectra import last_epoch, parts, prefixes, requested_samples, table, tables_of_parts
+from lightning_app.report.spectra import last_epoch, matrix_of, parts, prefixes, samples_of, table, tables_of_parts
 
 TITLE = "Curvature"
 WHAT = (
-    "Eigenvalues λ of H, the second derivative of the mean loss in all trained parameters: over {samples}, without weight "
+    "Eigenvalues λ of H, {matrix} of the mean loss in all trained parameters: over {samples}, without weight "
     "penalty, BatchNorm with running statistics. H is known by some products H v only (Lanczos), unless the net is so small "
     "that all eigenvalues were computed. Ends and averages of the spectrum come with errors. The share of negative "
     "eigenvalues (λ < 0; the index, over the number of parameters) and the condition number |λ|max / |λ|10 %, with the 10th "
@@ -34,7 +34,7 @@ LEADING = "id/leading"
 ENDS, TRACE = {"top1": "top1_residual", "bottom1": "bottom1_residual"}, {"trace": "trace_error"}
 NUMBERS = (*ENDS, *TRACE, LEADING)  # and no ends of an interval: these have a spread over seeds
 OVER_EPOCHS = (
-    "Largest eigenvalue above zero, most negative one below, as found by Lanczos, which never finds values beyond the true "
+    "Largest eigenvalue above, smallest below, as found by Lanczos, which never finds values beyond the true "
     "ends. Shaded: the norm of the residual, and of the trace one standard error. Index and condition number lie between the "
     "two lines. Eigenvalues, trace and index are drawn on logarithmic axes where they span more than a decade, linear ones "
     "next to zero; the condition number always."
@@ -78,7 +78,13 @@ def section(page: PageData) -> Section | None:
         about = (page, prefix, key, f"{title}: " if title else "")
         drawn = [_over_epochs(*about), *_density(*about), *_by_layer(*about)]
         blocks += [table(page, prefix, title), *drawn, *tables_of_parts(page, prefix)]
-    return Section("curvature", TITLE, WHAT.format(samples=_samples(page, found)), blocks, families=found)
+    return Section(
+        "curvature",
+        TITLE,
+        WHAT.format(matrix=_matrix(page, found), samples=_samples(page, found)),
+        blocks,
+        families=found,
+    )
 
 
 def key_of(prefix: str) -> str:
@@ -86,9 +92,16 @@ def key_of(prefix: str) -> str:
     return "curvature-" + re.sub(r"\W+", "-", prefix)
 
 
+def _matrix(page: PageData, found: Sequence[str]) -> str:
+    """What H is; of which prefix, where these differ."""
+    matrices = {prefix: matrix_of(page, prefix) for prefix in found}
+    several = len({*matrices.values()}) > 1
+    return ", or ".join(dict.fromkeys(matrix + f" ({prefix})" * several for prefix, matrix in matrices.items()))
+
+
 def _samples(page: PageData, found: Sequence[str]) -> str:
     """Over how many the mean loss is."""
-    samples = {prefix: " or ".join(map(str, requested_samples(page, prefix))) for prefix in found}
+    samples = {prefix: " or ".join(map(str, samples_of(page, prefix))) for prefix in found}
     if len(found) == 1:
         return f"{samples[found[0]]} probe samples".strip()
     each = ", ".join(f"{number or 'some'} for {prefix}" for prefix, number in samples.items())
