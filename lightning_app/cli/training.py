@@ -25,7 +25,7 @@ from lightning_app.cli.parser import FROM_RUN, HelpFormatter, Parser, known_clas
 from lightning_app.cli.run_folders import RunFolders, SaveRunConfig, claim_measured, discard_if_unused
 from lightning_app.cli.safety import check_allowed
 from lightning_app.cli.trainer import Trainer, print_measured
-from lightning_app.common.errors import UserError, first_line
+from lightning_app.common.errors import DivergedError, UserError, first_line
 from lightning_app.common.files import writing
 from lightning_app.common.numbers import plural
 from lightning_app.common.provenance import configs
@@ -309,6 +309,16 @@ class TrainingCLI(LightningCLI):
         if asked is None and subcommand in ("validate", "test") and ranks.rank == 0:
             print("no --ckpt_path: the nets are as they are made, no run has trained them.")
         return kwargs
+
+    @override
+    def _run_subcommand(self, subcommand: str) -> None:
+        """Keep in the run's folder why training stopped by itself: a diverged loss is raised before it could be logged."""
+        try:
+            super()._run_subcommand(subcommand)
+        except DivergedError as error:
+            if subcommand == "fit" and self.trainer.is_global_zero and not self.trainer.fast_dev_run:
+                self.folder.add_divergence(self.trainer.current_epoch + 1, str(error))
+            raise
 
     def before_fit(self) -> None:
         """What will be done, and where it will be written. W&B says where it uploads, `ProgressLines` how long it takes."""

@@ -30,9 +30,11 @@ class Net(reader.Net):
 
     @cached_property
     def diverged(self) -> int | None:
-        """The first epoch at which a risk on training samples was NaN or infinite; None if never."""
+        """The first epoch at which a risk on training samples was NaN or infinite, or ended training; None if never."""
         risks = [self.series(name) for name in ("train/risk", "train/risk_running")]
-        return min((math.ceil(epoch) for risk in risks for epoch in risk.index[~np.isfinite(risk)]), default=None)
+        epochs = [math.ceil(epoch) for risk in risks for epoch in risk.index[~np.isfinite(risk)]]
+        epochs += [epoch for name, epoch in [self.run.diverged or ("", 0)] if name == self.name]
+        return min(epochs, default=None)
 
 
 @dataclass(frozen=True)

@@ -64,6 +64,7 @@ COLUMNS = ("member", "epoch", "step", "name", "value")
 KEY_COLUMNS = ("name", "meaning")
 EPOCH = re.compile(r"epoch=((?:[0-9]{4}|[1-9][0-9]{4,8})(?:\.[0-9]{9})?)")  # as `epoch_folder` spells them
 COUNTED = re.compile(r"[0-9]{1,9}(\.[0-9]*)?")  # an epoch in the log
+STOPPED = re.compile(r"stopped in epoch (\d{1,9}): .*?\bmember '(\w+)'")  # the note of `add_divergence`
 T = TypeVar("T")
 LATEST = 10**9  # epochs and steps: more is damage, and no axis could show it
 
@@ -157,6 +158,18 @@ class RunFolder:
         new = [" ".join(note.split()) for note in notes]
         known = dict.fromkeys([*(self._undamaged(NOTES, self.notes) or []), *new])
         write_atomically(with_folder(self.path / NOTES), "".join(f"{note}\n" for note in known).encode())
+
+    def add_divergence(self, epoch: int, why: str) -> None:
+        """Note that training stopped in an epoch, and the message that names the net whose loss was no number."""
+        self.add_notes([f"stopped in epoch {epoch}: {why}"])
+
+    def divergence(self) -> tuple[str, int] | None:
+        """The net that ended training last, and in which epoch; None where that is not noted.
+
+        UserError: for notes that are no text.
+        """
+        found = [match for note in self.notes() if (match := STOPPED.match(note))]
+        return (found[-1][2], int(found[-1][1])) if found else None
 
     def _undamaged(self, name: str, read: Callable[[], T]) -> T | None:
         """What a file says so far. One that something else has damaged is set aside, and is no reason to stop a run."""

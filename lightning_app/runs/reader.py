@@ -156,6 +156,13 @@ class Run:
         """Messages on what could not be measured."""
         return self._undamaged(self.folder.notes, [])
 
+    @cached_property
+    def diverged(self) -> tuple[str, int] | None:
+        """The net that ended training, as its loss was no number, and in which epoch; None where training has gone on since."""
+        found = self._undamaged(self.folder.divergence, None)
+        gone_on = found is not None and max(self.last_epochs.values(), default=0) > found[1]
+        return None if gone_on or self.finished is not None else found
+
     def check(self) -> None:
         """Raise a UserError for the first file that could not be read, where going on without it would mislead."""
         if self.damage:

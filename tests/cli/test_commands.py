@@ -150,10 +150,11 @@ def test_a_diverging_run_keeps_what_was_logged(tmp_path):
     words = ("--model.optimizer", "torch.optim.SGD", "--model.optimizer.lr", "1e20")
     done = command(*TINY, *LEARNING, *words, cwd=tmp_path)
     assert done.returncode == 2
-    expected = r"error: the loss of member '\w+' stopped being a number in epoch \d+ .* learning rate 1e\+20"
-    assert re.search(expected, done.stderr)
-    assert "Traceback" not in done.stderr
+    expected = r"error: the loss of member '(\w+)' stopped being a number in epoch (\d+) .* learning rate 1e\+20"
+    said = re.search(expected, done.stderr)
+    assert said and "Traceback" not in done.stderr
     assert 0 in set(RunFolder(tmp_path / RUN).log()["epoch"])
+    assert RunFolder(tmp_path / RUN).divergence() == (said[1], int(said[2]))
 
 
 @pytest.mark.parametrize(

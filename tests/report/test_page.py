@@ -15,7 +15,9 @@ from lightning_app.report import write_report
 from lightning_app.report.blocks import SHOWN, Data, csv_text
 from lightning_app.report.interactive import script
 from lightning_app.report.page import title_of
-from lightning_app.report.sections import headline, learning
+from lightning_app.report.page_data import gather
+from lightning_app.report.pairs import pairs
+from lightning_app.report.sections import first, headline, learning
 from lightning_app.runs import Row, RunFolder
 from tests.report.conftest import bare_run, only
 
@@ -335,3 +337,16 @@ def test_of_mixed_losses_a_risk_has_no_unit(tmp_path, losses, unit):
     text = only(headline, *runs) + only(learning, *runs)
     assert all(f">{head}{unit}</th>" in text for head in ("train risk L", "cost C", "test risk"))
     assert f"Risk: mean {'cross-entropy' if unit else 'loss'}{unit} a sample" in text and ("nats" in text) == bool(unit)
+
+
+def test_a_run_that_diverged_before_it_could_log_it_is_said_to(tmp_path):
+    run = bare_run(tmp_path / "lost", epochs=3)
+    run.add_divergence(4, "the loss of member 'plain' stopped being a number in epoch 4 (step 7).\nWhere: the data.")
+    assert first.section(gather([run]), ()).lead.startswith(
+        "2 nets in 1 run, 3 epochs; stopped: lost ('plain' diverged in epoch 4). "
+    )
+    assert headline.section(gather([run])).notices == ["plain diverged: its risk is not finite from epoch 4 on."]
+    assert pairs(gather([run]), least=1)[1][0] == "plain − residual: the only pair left out, because a net diverged."
+    run.append([Row("plain", 5, 5, "train/risk", 1.0)])  # it was resumed, and trained on
+    assert "not marked as finished: lost" in first.section(gather([run]), ()).lead
+    assert not headline.section(gather([run])).notices

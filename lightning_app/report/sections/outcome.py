@@ -21,9 +21,13 @@ def _progress(page: PageData) -> str:
     runs = plural(len(page.runs), "run")
     epochs = sorted({net.epoch for net in page.nets}) or [0]
     span = plural(epochs[-1], "epoch") if len(epochs) == 1 else f"{epochs[0]} to {epochs[-1]} epochs"
-    open_ = [_planned(run) for run in page.runs if run.finished is None]
-    state = "finished" if not open_ else f"not marked as finished: {_first(open_)}"
-    return f"{_nets(page)} in {runs}, {span}; {state}."
+    ended = {run: run.diverged for run in page.runs}
+    stopped = [f"{run.label} ('{end[0]}' diverged in epoch {end[1]})" for run, end in ended.items() if end]
+    open_ = [_planned(run) for run, end in ended.items() if run.finished is None and not end]
+    states = [f"stopped: {_first(stopped)}"] * bool(stopped) + [f"not marked as finished: {_first(open_)}"] * bool(
+        open_
+    )
+    return f"{_nets(page)} in {runs}, {span}; {'; '.join(states) or 'finished'}."
 
 
 def _nets(page: PageData) -> str:
