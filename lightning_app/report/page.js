@@ -2,7 +2,8 @@
 // Numbers that are on the page become curves that answer. What it reads and offers: see interactive.py.
 (() => {
 const find = (selector, within = document) => [...within.querySelectorAll(selector)];
-const [bar, spoken, here] = [".bar", ".spoken", "output"].map(each => document.querySelector(each)), body = document.body;
+const [bar, here, spoken] = find(".bar, output, .spoken"), body = document.body; // in the order of the page
+const {abs, log10, max, min} = Math;
 const LETTER = 4.7; // width in a readout, at most on average: to measure it would lay out the page for every panel
 const ROWS = 8; // of a readout, before seeds are shown by their ends
 const WAIT = 300; // milliseconds until a moving cursor is written into the address: browsers limit how often one may
@@ -17,16 +18,16 @@ const filled = (element, attributes, children = []) => {
 };
 const maker = of => (name, attributes = {}, ...children) =>
   filled(document.createElementNS(of?.namespaceURI, name), attributes, children);
-const node = maker(body), draw = maker(document.querySelector("svg"));
+const node = maker(body), draw = maker(find("svg")[0]);
 const label = (x, y, text, anchor = "start", more = {}) => draw("text", {x, y, "text-anchor": anchor, ...more}, text);
 const slot = (map, key, fresh = new Map()) => map.get(key) || map.set(key, fresh).get(key);
 const reached = label => ({tabindex: 0, role: "group", "aria-label": label});
-const say = text => { spoken.textContent = text; };
+const say = text => spoken.textContent = text;
 
 const SCALES = {
   linear: v => v,
-  log: Math.log10,
-  symlog: (v, t, s) => Math.abs(v) <= t ? s * v : Math.sign(v) * t * (s + Math.log10(Math.abs(v) / t)),
+  log: log10,
+  symlog: (v, t, s) => abs(v) <= t ? s * v : Math.sign(v) * t * (s + log10(abs(v) / t)),
 };
 
 function scale([kind, low, high, from, to, ...more]) {
@@ -65,7 +66,7 @@ async function load(link) {
 }
 
 const read = figure => figure.csv ??= load(figure.querySelector("a[download]"));
-const number = text => Number(text?.replace("inf", "Infinity") || NaN);
+const number = text => +(text?.replace("inf", "Infinity") || NaN);
 
 // A panel's own curves, and those of all nets: {who, line, arm, seed, values: Map(x -> number), cells: Map(x -> [text, low, high])}
 const curves = panel => panel.promise ??= read(prepared(panel).figure).then(([columns, ...rows]) => {
@@ -76,7 +77,7 @@ const curves = panel => panel.promise ??= read(prepared(panel).figure).then(([co
     if (i !== who) rows = rows.filter(row => wanted.includes(row[i]));
   }
   for (const row of rows) {
-    const at = places ? places.get(row[x]) : Number(row[x]), name = row[who], net = nets.get(name), key = name + "\0" + row[line];
+    const at = places ? places.get(row[x]) : +row[x], name = row[who], net = nets.get(name), key = name + "\0" + row[line];
     if (at === undefined || !net && its.who === "net") continue;
     const curve = slot(found, key, {who: name, line: row[line] || "", ...net, values: new Map(), cells: new Map()});
     curve.values.set(at, number(row[y]));
@@ -98,7 +99,7 @@ function restore() {
   const found = new URLSearchParams(address()), [, axis, x] = found.get("at")?.match(/(.*):(.+)/) || [];
   for (const name of ["a", "b", "map"]) state[name] = found.get(name);
   for (const name of ["off", "seeds"]) state[name] = found.getAll(name);
-  change({at: isFinite(x) ? [axis, Number(x)] : null});
+  change({at: isFinite(x) ? [axis, +x] : null});
 }
 
 function write(push) {
@@ -140,9 +141,9 @@ const groups = found => [...Map.groupBy(found.filter(curve => !hidden(curve)), (
 
 // [x, mean, smallest, largest, ends of the band] of several series (x -> number), where all are finite; as the page draws seeds.
 const spread = series => ascending(series[0].keys()).filter(x => series.every(each => isFinite(each.get(x)))).map(x => {
-  const values = series.map(each => each.get(x)), count = values.length, middle = mean(values), low = Math.min(...values), high = Math.max(...values);
+  const values = series.map(each => each.get(x)), count = values.length, middle = mean(values), low = min(...values), high = max(...values);
   const sd = count > 2 ? Math.sqrt(mean(values.map(value => (value - middle) ** 2)) * count / (count - 1)) : NaN;
-  return [x, middle, low, high, Math.max(low, middle - sd), Math.min(high, middle + sd)];
+  return [x, middle, low, high, max(low, middle - sd), min(high, middle + sd)];
 });
 
 function path(points, x, y, more) {
@@ -207,14 +208,14 @@ function mark(panel) {
   if (!inside) return;
   const place = x(at), rows = values(panel, at).map(([arm, ...row]) => [look(arm?.colour), ...row]);
   const lines = [[`${axis} ${at}`], ...rows.map(([its, name, digits]) => [draw("tspan", its, "■ "), `${short(name)} ${digits}`])];
-  const width = 24 + LETTER * Math.max(...lines.map(line => line.at(-1).length)), start = place < (x.from + x.to) / 2 ? place + 6 : place - width - 6;
+  const width = 24 + LETTER * max(...lines.map(line => line.at(-1).length)), start = place < (x.from + x.to) / 2 ? place + 6 : place - width - 6;
   over.append(vertical(place, y.from, y.to),
     ...rows.map(([its, , , value]) => ({cx: place, cy: y(value), class: "dot", ...its})).filter(({cy}) => isFinite(cy)).map(its => draw("circle", its)),
-    draw("g", {class: "readout", transform: `translate(${Math.max(2, Math.min(start, x.to - width)).toFixed(2)} ${y.to + 2})`},
+    draw("g", {class: "readout", transform: `translate(${max(2, min(start, x.to - width)).toFixed(2)} ${y.to + 2})`},
       draw("rect", {width, height: 6 + 10 * lines.length}), ...lines.map((line, i) => draw("text", {x: 6, y: 11 + 10 * i}, ...line))));
 }
 
-const nearest = ({stops, x}, place) => stops.toSorted((one, other) => Math.abs(x(one) - place) - Math.abs(x(other) - place))[0];
+const nearest = ({stops, x}, place) => stops.toSorted((one, other) => abs(x(one) - place) - abs(x(other) - place))[0];
 
 async function point(panel, event) {
   await curves(panel);
@@ -231,16 +232,14 @@ async function press(panel, event) {
   const {stops, axis} = panel, [of, at] = cursor();
   if (!stops.length) return;
   const here = of === axis ? stops.indexOf(nearest(panel, panel.x(at))) : event.key === "ArrowLeft" ? stops.length : -1;
-  const x = stops[Math.max(0, Math.min(stops.length - 1, KEYS[event.key](here)))];
+  const x = stops[max(0, min(stops.length - 1, KEYS[event.key](here)))];
   pointed = null;
   change({at: [axis, x]});
   say([`${axis} ${x}`, ...values(panel, x).map(([, label, digits]) => `${label} ${digits}`)].join("; "));
 }
 
 addEventListener("keydown", event => {
-  if (event.key !== "Escape") return;
-  pointed = null;
-  change({at: null}, state.at);
+  if (event.key === "Escape") change({at: pointed = null}, state.at);
 });
 
 // A and B: differences of series, seed by seed; with a single net, each of the others less it.
@@ -256,17 +255,19 @@ function compare(panel) {
   panel.difference?.remove();
   panel.difference = panel.follow = null;
   if (a === b || panel.rows.who !== "net") return;
-  const [ones, others] = [a, b].map(name => Map.groupBy(all.filter(curve => !hidden(curve) && [curve.arm.arm, curve.who].includes(name)), curve => curve.line));
-  const found = [...ones].map(([line, its]) => differences(its, others.get(line) || [])).filter(each => each.length);
-  const drawn = found.map(spread), ends = [0, ...drawn.flat().flatMap(point => point.slice(2, 4))];
-  if (ends.length < 2) return;
-  const low = Math.min(...ends), high = Math.max(...ends), y = scale(["linear", low, high > low ? high : low + 1, 88, 18]);
+  const lines = Map.groupBy(all.filter(curve => !hidden(curve)), curve => curve.line).values();
+  const both = [...lines].map(its => [a, b].map(name => its.filter(({arm, who}) => arm.arm === name || who === name))).filter(sides => sides.every(each => each[0]));
+  if (!both[0]) return;
+  const found = both.map(sides => differences(...sides)).filter(each => each[0]), [one, other] = both[0].map(each => each.length);
+  const drawn = found.map(spread), ends = [0, ...drawn.flat().flatMap(point => point.slice(2, 4))], count = found[0]?.length;
+  const pairs = ends.length < 2 ? "no seed has both" : count < 2 ? "1 pair" : min(one, other) < 2 ? `${one} − ${other} nets` : `${count} pairs`;
+  const low = min(...ends), high = max(...ends), y = scale(["linear", low, high > low ? high : low + 1, 88, 18]);
   const value = label(x.to, 10, "", "end"), line = draw("g");
-  const ticks = ascending([low, 0, high]).filter(each => !each || Math.abs(y(each) - y(0)) > 9);
+  const ticks = ascending([low, 0, high]).filter(each => !each || abs(y(each) - y(0)) > 9);
   panel.difference = draw("svg", {class: "difference", viewBox: `0 0 ${width} 94`, role: "img", "aria-label": `${title}: ${a} minus ${b}`},
     draw("path", {d: `M${x.from} ${y(0)}H${x.to}`, class: "zero"}),
     ...ticks.map(each => label(x.from - 4, y(each) + 3, each && each.toPrecision(2), "end")),
-    label(x.from, 10, `${short(a)} − ${short(b)}, ${found[0].length} pairs`, "start", {class: "title"}), value, line,
+    label(x.from, 10, `${short(a)} − ${short(b)}, ${pairs}`, "start", {class: "title"}), value, line,
     ...drawn.flatMap((points, i) => bundle(points, x, y, "var(--ink)", "", (i + 1) / drawn.length)));
   panel.box.append(panel.difference);
   panel.follow = at => {
@@ -381,18 +382,18 @@ function open(panel, box) {
 const frames = new Map(), layers = new Map(), atlas = find("#maps-figure")[0];
 const cut = text => text.trim().split(" "), spaced = text => cut(text).map(number);
 const epochsOf = nets => ascending([...nets].flatMap(its => [...its.keys()]));
-const brief = epoch => Number(epoch.toFixed(4));
+const brief = epoch => +epoch.toFixed(4);
 
 async function gather() {
   let places;
   for (const link of find('a[download$="-epochs.csv.gz"]'))
     for (const [key, net, epoch, x, y] of (await load(link)).slice(1)) {
       if (x) places = x;
-      slot(slot(frames, key), net).set(Number(epoch), [places, y]);
+      slot(slot(frames, key), net).set(+epoch, [places, y]);
     }
   for (const [measure, net, epoch, found] of atlas ? (await read(atlas)).slice(1) : [])
     if (!net) layers.set(measure, {names: found.split("/"), nets: new Map()});
-    else slot(layers.get(measure).nets, net).set(Number(epoch), cut(found));
+    else slot(layers.get(measure).nets, net).set(+epoch, cut(found));
   player();
   maps();
   change({});
@@ -412,14 +413,14 @@ function shownAt({key, rows: {measures = [], places = {}, where = {}}}, at) {
   add("", frames.get(key), points => points.map(spaced));
   for (const line of measures) {
     const {names = [], nets: its} = layers.get(line) || {};
-    const x = names.map(layer => places[keyOf(line, layer)] ?? places[layer] ?? Number(layer.match(/\d+/)));
+    const x = names.map(layer => places[keyOf(line, layer)] ?? places[layer] ?? +layer.match(/\d+/));
     add(line, its, texts => [x, texts.map(number)]);
   }
   return found;
 }
 
 function outline([x, y], panel) {
-  const base = panel.y.from, up = value => Math.max(-999, Math.min(base, panel.y(value))).toFixed(1);
+  const base = panel.y.from, up = value => max(-999, min(base, panel.y(value))).toFixed(1);
   return `M${panel.x(x[0])} ${base}${y.map((value, i) => `V${up(value)}H${panel.x(x[i + 1]).toFixed(1)}`).join("")}V${base}`;
 }
 
@@ -451,15 +452,14 @@ function player() {
   const go = i => change({at: ["epoch", stops[i]]}), still = matchMedia("(prefers-reduced-motion: reduce)"), button = slider.previousElementSibling;
   let timer = 0;
   const play = () => {
-    const next = () => go(slider.value < last ? Number(slider.value) + 1 : 0);
+    const next = () => go(slider.value < last ? +slider.value + 1 : 0);
     if (timer) timer = clearInterval(timer);
     else if (still.matches) next();
     else timer = setInterval(next, 200);
-    button.textContent = timer ? "❚❚" : "▶";
+    [button.textContent, button.ariaLabel] = timer ? ["❚❚", "pause"] : ["▶", "play"];
   };
-  Object.assign(slider, {max: last, value: last}).parentElement.hidden = false;
-  filled(slider, {input: () => go(slider.value)});
-  filled(button, {click: play});
+  Object.assign(slider, {max: last, value: last, oninput: () => go(slider.value)}).parentElement.hidden = false;
+  button.onclick = play;
   hooks.push(() => {
     if (placeIn(stops) >= 0) slider.value = placeIn(stops);
     slider.ariaValueText = `epoch ${brief(stops[slider.value])}`;
@@ -490,7 +490,7 @@ function heat(title, {names, epochs, back, cells, low, high, stops}, pick) {
   const mark = node("i"), line = node("b");
   let at = [0, epochs.length - 1];
   const put = (steps, enter) => {
-    const [i, j] = at = [names, epochs].map((all, k) => Math.max(0, Math.min(all.length - 1, Math.floor(steps[k]))));
+    const [i, j] = at = [names, epochs].map((all, k) => max(0, min(all.length - 1, Math.floor(steps[k]))));
     mark.style = `--i: ${i}; --j: ${j}`;
     if (enter) pick(i, j);
     else say(`${names[i]}, epoch ${epochs[j]}: ${digits(back(cells[i][j]))}`);
@@ -505,7 +505,7 @@ function heat(title, {names, epochs, back, cells, low, high, stops}, pick) {
     }}, map, line, mark);
   const listing = node("div", {class: "scroll"}), table = node("details", {toggle: () => listing.replaceChildren(rowsOf([["layer", ...epochs], ...cells.map((row, i) => [names[i], ...row.map(value => digits(back(value)))])]))},
     node("summary", {}, "table"), listing);
-  const box = node("div", {class: "map", style: `--n: ${names.length}; --m: ${epochs.length}`}, node("h3", {}, title), ticks("layers", names.map(name => Number(name.match(/\d+/))), 10),
+  const box = node("div", {class: "map", style: `--n: ${names.length}; --m: ${epochs.length}`}, node("h3", {}, title), ticks("layers", names.map(name => +name.match(/\d+/)), 10),
     grid, strip, ticks("shades", [low, (low + high) / 2, high].map(each => back(each).toPrecision(3)), 3), ticks("epochs", epochs.map(brief), 6), table);
   return {box, show: () => { line.style = `--j: ${placeIn(epochs)}`; }};
 }
@@ -517,7 +517,7 @@ function paint(measure, box, behind) {
   const grids = [...kept].map(([arm, own]) => [arm, names.map((_, i) => epochs.map(epoch => mean(own.map(({who}) => number(text(who, i, epoch))))))]);
   const ends = cells => { const all = ascending(cells.flat(2).filter(isFinite)); return [all[0] ?? 0, all.at(-1) ?? 0]; };
   const [least, most] = ends(grids.map(([, cells]) => cells)), log = least > 0 && most > 20 * least;
-  const there = log ? Math.log10 : value => value, back = log ? value => 10 ** value : value => value;
+  const there = log ? log10 : value => value, back = log ? value => 10 ** value : value => value;
   const map = (title, cells, low, high, stops, arm) => heat(title, {names, epochs, back, cells, low, high, stops}, (i, j) => {
     change({at: ["epoch", epochs[j]]});
     const rows = [...kept].flatMap(([each, own]) => !arm || each === arm ? own : []).map(({who}) => [who, text(who, i, epochs[j]) ?? "–"]);
@@ -527,7 +527,7 @@ function paint(measure, box, behind) {
   mapped = placed.map(([arm, cells]) => map(arm.arm + (kept.get(arm).length > 1 ? `, mean of ${kept.get(arm).length} seeds` : ""), cells, there(least), there(most), ["#405", "#448", "#278", "#2a8", "#7d5", "#fe2"], arm));
   const [one, other] = chosen.every(Boolean) ? chosen : [placed[1], placed[0]];
   if (one) {
-    const cells = one[1].map((row, i) => row.map((value, j) => value - other[1][i][j])), far = Math.max(...ends(cells).map(Math.abs)) || 1;
+    const cells = one[1].map((row, i) => row.map((value, j) => value - other[1][i][j])), far = max(...ends(cells).map(abs)) || 1;
     mapped.push(map(`${one[0].arm} ${log ? "over" : "−"} ${other[0].arm}`, cells, -far, far, ["#26a", "#9cd", "#fff", "#fa8", "#b12"]));
   }
   box.replaceChildren(...mapped.map(each => each.box));

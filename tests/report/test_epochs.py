@@ -140,7 +140,9 @@ def test_the_slider_shows_every_epoch(single, finished):
         opened.run("document.activeElement.blur()")
         opened.press(" ")  # plays, from the first epoch on again
         opened.until(f"{SLIDER}.value === '1'")
+        assert opened.run(f"{SLIDER}.previousElementSibling.ariaLabel") == "pause"
         opened.press(" ")
+        assert opened.run(f"{SLIDER}.previousElementSibling.ariaLabel") == "play"
         assert "at=epoch" in opened.until("location.hash.includes('epoch') && location.hash")
         assert opened.look()["errors"] == []
 

@@ -16,12 +16,13 @@ from lightning_app.report import write_report
 from lightning_app.report.interactive import script, squeezed
 from lightning_app.runs import Row, RunFolder
 from tests.report.chromium import needs_chromium, tab
-from tests.report.conftest import make_run
+from tests.report.conftest import bare_run, make_run
 from tests.report.test_epochs import DRAWN
 from tests.report.test_page import Page
 
 SEEDS, EPOCHS = 3, 3
 ERROR = "#learning-test-error"
+TITLE = f"document.querySelector('{ERROR} .difference .title')?.textContent"
 READY = "document.querySelector('.bar input')?.parentElement.hidden === false"  # when what it moves is unpacked
 PLACE = """(element => { element.scrollIntoView({block: "center"}); const box = element.getBoundingClientRect();
   return [box.left + box.width / 2, box.top + box.height / 2]; })"""
@@ -233,10 +234,21 @@ class TestChoice:
         assert "plain − residual, 3 pairs" in said
         assert f"{difference[-1].mean():.4g}" in [text.rstrip("0") for text in said]
         assert len(every(bank, f"{ERROR} .difference .band", "1")) == 1  # the band
+        bank.run(f"{select}.value = 'residual-seed01', {select}.dispatchEvent(new Event('change'))")
+        bank.until(f"{TITLE} === 'plain − residual-seed01, 3 − 1 nets'")
+        bank.run("location.hash = 'learning&a=plain-seed00&b=residual-seed01'")
+        bank.until(f"{TITLE} === 'plain-seed00 − residual-seed01, 1 pair'")
+        bank.run("location.hash = 'cushions&a=plain&b=residual'")
         show(bank, "#cushion-median")
         assert bank.until("document.querySelector('#cushion-median .difference')?.ariaLabel").endswith(
             "plain minus residual"
         )
+
+    def test_without_a_seed_in_both_that_is_said(self, tmp_path):
+        run = bare_run(tmp_path / "run", ("plain-seed00", "plain-seed01", "residual-seed02", "residual-seed03"), 2)
+        with tab(write_report([run]), anchor="#learning-test-error&a=plain&b=residual") as opened:
+            opened.until(f"{TITLE} === 'plain − residual, no seed has both'")
+            assert opened.look()["errors"] == []
 
     def test_profiles_have_a_line_an_epoch(self, bank, log):
         show(bank, "#signals-0")
