@@ -1,6 +1,7 @@
 """Numbers as text, for pages, tables and messages."""
 
 import math
+from collections.abc import Sequence
 
 MISSING = "–"
 IN_FULL = 1e7  # integers below have all their digits
@@ -18,12 +19,12 @@ def number(value: float) -> str:
 
 
 def with_sd(mean: float, sd: float) -> str:
-    """Mean and standard deviation, that with two significant digits.
+    """Mean and standard deviation, that with two significant digits; the mean alone where there is none.
 
-    >>> with_sd(0.8, 0.0), with_sd(1234.5, 47.2)
-    ('0.8000 ± 0.0', '1234 ± 47')
+    >>> with_sd(0.8, 0.0), with_sd(1234.5, 47.2), with_sd(math.inf, math.nan)
+    ('0.8000 ± 0.0', '1234 ± 47', 'inf')
     """
-    return f"{number(mean)} ± {f'{sd:#.2g}'.rstrip('.')}"
+    return f"{number(mean)} ± {f'{sd:#.2g}'.rstrip('.')}" if math.isfinite(sd) else number(mean)
 
 
 def brief(value: float | str | None, digits: int = 4, sd: float | None = None) -> str:
@@ -43,6 +44,16 @@ def brief(value: float | str | None, digits: int = 4, sd: float | None = None) -
         return MISSING
     text = f"{value:.0f}" if 10**digits <= abs(value) < IN_FULL else f"{value:.{digits}g}"
     return text if sd is None or math.isnan(sd) else f"{text} ± {sd:.2g}"
+
+
+def span(values: Sequence[float], digits: int) -> str:
+    """Smallest to largest; once where they are alike.
+
+    >>> span([0.0583, 0.912], 2), span([0.9, 0.899], 2)
+    ('0.058 to 0.91', '0.9')
+    """
+    low, high = (brief(end, digits) for end in (min(values), max(values)))
+    return low if low == high else f"{low} to {high}"
 
 
 def plural(count: int, what: str) -> str:

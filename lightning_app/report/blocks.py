@@ -42,6 +42,8 @@ def mean_cell(values: Sequence[float | None], note: str = "") -> Cell:
 
     >>> mean_cell([1.0, 3.0]).text, mean_cell([0.8] * 3).text, mean_cell([0.5]).text, mean_cell([1.0, None]).text
     ('2 ± 1.4', '0.8000 ± 0.0', '0.5000', '–')
+    >>> mean_cell([1.0, math.inf]).text, mean_cell([1.0, math.nan]).text
+    ('inf', 'nan')
     """
     known = [value for value in values if value is not None]
     if len(known) < len(values) or len(known) < 2:
@@ -49,7 +51,7 @@ def mean_cell(values: Sequence[float | None], note: str = "") -> Cell:
     mean, sd = float(np.mean(known)), math.nan
     if np.isfinite(known).all():  # of equal values exactly 0: rounding of their mean would leave 1e-16 of them
         sd = float(np.std(known, ddof=1)) if len(set(known)) > 1 else 0.0
-    return Cell(with_sd(mean, sd), f"{mean!r} ± {sd!r}", note)
+    return Cell(with_sd(mean, sd), repr(mean) + f" ± {sd!r}" * math.isfinite(sd), note)
 
 
 def csv_text(columns: Sequence[str], rows: Iterable[Iterable[object]]) -> str:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from lightning_app.common.numbers import span
 from lightning_app.report.page_data import gather
 from lightning_app.report.pairs import Pair, pairs
 from lightning_app.report.sections.cushions import choose_layer, measured_layers
@@ -12,15 +13,17 @@ TEST, TRAIN = "test/error", "train/error"
 
 
 def findings(run: RunFolder) -> list[str]:
-    """At most three sentences for each pair of arms, from the last numbers of the log; none without such a pair.
+    """At most three sentences for each pair of arms, named where there are several; none without such a pair.
 
-    Test errors, training errors, and the median cushion of one layer: what is there, whichever net it speaks for.
+    Last test errors, training errors, and the median cushion of one layer: what is there, whichever net it speaks for.
 
     Raises:
         ValueError: from the run folder, if there is no log or it is not one of ours.
     """
     found, _ = pairs(gather([run]), least=1)
-    return [sentence for pair in found for say in (_test, _train, _cushions) if (sentence := say(pair))]
+    said = [(pair, sentence) for pair in found for say in (_test, _train, _cushions) if (sentence := say(pair))]
+    named = len(found) > 1
+    return [f"{pair.label}: {each[:1].lower()}{each[1:]}" if named else each for pair, each in said]
 
 
 def _test(pair: Pair) -> str:
@@ -72,19 +75,15 @@ def _both(pair: Pair, name: str) -> tuple[list[Final], list[Final]]:
 
 
 def _ahead(residual: Sequence[Final], plain: Sequence[Final]) -> str:
-    """In how many pairs the residual net has the smaller error."""
-    ahead = sum(one.value < other.value for one, other in zip(residual, plain, strict=True))
-    if len(residual) == 1:
-        equal = residual[0].value == plain[0].value
-        return "they are equal" if equal else f"the {'residual' if ahead else 'plain'} net is ahead"
-    return f"the residual net is ahead with {ahead} of {len(residual)} seeds"
+    """In how many pairs the residual net has the smaller error, and in how many both have the same."""
+    pairs = [(one.value, other.value) for one, other in zip(residual, plain, strict=True)]
+    ahead, equal = sum(one < other for one, other in pairs), sum(one == other for one, other in pairs)
+    if equal == len(pairs):
+        return "they are equal"
+    if len(pairs) == 1:
+        return f"the {'residual' if ahead else 'plain'} net is ahead"
+    return f"the residual net is ahead with {ahead} of {len(pairs)} seeds" + f", and equal with {equal}" * (equal > 0)
 
 
 def _range(finals: Sequence[Final]) -> str:
-    """Smallest to largest, two significant digits.
-
-    >>> _range([Final(0.0583, 4), Final(0.912, 4)]), _range([Final(0.9, 4)])
-    ('0.058 to 0.91', '0.9')
-    """
-    low, high = (f"{choose(last.value for last in finals):.2g}" for choose in (min, max))
-    return low if low == high else f"{low} to {high}"
+    return span([last.value for last in finals], 2)

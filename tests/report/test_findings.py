@@ -43,3 +43,21 @@ def test_what_was_not_measured_is_not_said_and_one_kind_alone_is_not_compared(ma
     log.write_text("".join(line for line in log.open() if "cushion/" not in line))
     assert [sentence.split()[0] for sentence in findings(bare)] == ["After", "On"]
     assert findings(make("alone", ["residual-seed00", "residual-seed01"])) == []
+
+
+def test_equal_errors_are_said(make):
+    """Six nets that learnt nothing: the residual ones are not behind."""
+    members = [f"{arm}-seed{seed:02d}" for arm in ("plain", "residual") for seed in range(3)]
+    run = make("equal", members)
+    run.append(Row(member, 7, 7, "test/error", 0.9) for member in members)
+    assert findings(run)[0].endswith("test error of 0.9, the 3 plain ones 0.9: they are equal.")
+    run.append(Row(members[seed], 8, 8, "test/error", error) for seed, error in enumerate((0.91, 0.9, 0.89)))
+    run.append(Row(member, 8, 8, "test/error", 0.9) for member in members[3:])
+    assert findings(run)[0].endswith("the residual net is ahead with 1 of 3 seeds, and equal with 1.")
+
+
+def test_of_several_pairs_each_sentence_names_its_own(make):
+    run = make("several", ["pln20", "pln32", "res20", "res32"], 1)
+    said = findings(run)
+    assert len(said) == 6 and all(sentence.startswith("pln20 − res20: ") for sentence in said[:3])
+    assert said[3].startswith("pln32 − res32: after 1 epoch the residual net")

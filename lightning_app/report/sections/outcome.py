@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from lightning_app.common.numbers import brief, duration, plural
+from lightning_app.common.numbers import duration, plural, span
 from lightning_app.report.figures import joined
 from lightning_app.report.page_data import Net, PageData
 from lightning_app.report.sections.costs import COST, EPOCH
@@ -60,12 +60,10 @@ def _errors(page: PageData) -> str:
 
 def _span(finals: Sequence[tuple[Net, Final]]) -> str:
     """Of a single net, else the lowest and the highest seed; with the epochs where some trained longer than that."""
-    values = [last.value for _, last in finals]
-    low, high = (brief(end, 3) for end in (min(values), max(values)))
-    notes = [f"{len(values)} seeds"] * (len(values) > 1)
+    notes = [f"{len(finals)} seeds"] * (len(finals) > 1)
     if any(last.epoch < net.epoch for net, last in finals):
         notes.append(f"epoch {joined(last.epoch for _, last in finals)}")
-    return (low if low == high else f"{low} to {high}") + f" ({', '.join(notes)})" * bool(notes)
+    return span([last.value for _, last in finals], 3) + f" ({', '.join(notes)})" * bool(notes)
 
 
 def _time(runs: Sequence[Run]) -> str:
