@@ -17,7 +17,7 @@ from lightning_app.report.interactive import script
 from lightning_app.report.page import title_of
 from lightning_app.report.page_data import gather
 from lightning_app.report.pairs import pairs
-from lightning_app.report.sections import first, headline, learning
+from lightning_app.report.sections import first, headline, learning, weights
 from lightning_app.runs import Row, RunFolder
 from tests.report.conftest import bare_run, only
 
@@ -350,3 +350,12 @@ def test_a_run_that_diverged_before_it_could_log_it_is_said_to(tmp_path):
     run.append([Row("plain", 5, 5, "train/risk", 1.0)])  # it was resumed, and trained on
     assert "not marked as finished: lost" in first.section(gather([run]), ()).lead
     assert not headline.section(gather([run])).notices
+
+
+def test_a_share_of_no_large_weights_is_none(tmp_path):
+    run = bare_run(tmp_path / "small", ["net"], 0)
+    run.append(
+        Row("net", 0, 0, f"weight_mass/{field}", x) for field, x in {"large": 0.0, "id_over_large": math.nan}.items()
+    )
+    (table,) = (block for block in weights.section(gather([run])).blocks if block.kind == "table")
+    assert [(row[1].text, row[1].note) for row in table.rows] == [("0", ""), ("–", "no weight so large")]

@@ -69,12 +69,16 @@ def _table(net: Net, forms: Sequence[str]) -> Table:
         epochs = sorted({epoch for values in series[prefix].values() for epoch in values.index})
         columns += [(prefix, epoch) for epoch in stages(epochs, (0, 1)).values()]
     fields = [field for field in FIELDS if any(f"{prefix}/{field}" in net.names for prefix, _ in columns)]
-    rows = [
-        [Cell(FIELDS[field]), *(cell(net.at(f"{prefix}/{field}", epoch)) for prefix, epoch in columns)]
-        for field in fields
-    ]
+    rows = [[Cell(FIELDS[field]), *(_cell(net, prefix, field, epoch) for prefix, epoch in columns)] for field in fields]
     head = [f"{'w = t' if same else OBJECTS[prefix]}, epoch {figures.joined([epoch])}" for prefix, epoch in columns]
     return Table("", ["", *head], rows, title=net.label)
+
+
+def _cell(net: Net, prefix: str, field: str, epoch: float) -> Cell:
+    """The number; of a share of large weights where there are none, that."""
+    if field == "id_over_large" and net.at(f"{prefix}/large", epoch) == 0:
+        return Cell("–", note="no weight so large")
+    return cell(net.at(f"{prefix}/{field}", epoch))
 
 
 def _curves(page: PageData, prefix: str) -> list[Figure]:
@@ -138,7 +142,7 @@ def _span(frames: Frames) -> tuple[float, float]:
 
 
 def _caption(whole: Frames, ids: Frames, clip: float | None) -> str:
-    parts = ["Weights of the equivalent plain nets, t, before and after training, as in the paper's Fig. 7."]
+    parts = ["Weights of the equivalent plain nets, t, before and after training, as in Fig. 7 of Yu & Tomasi (2019)."]
     if clip is not None:
         parts.append(
             f"The count of all weights is cut at {clip:.0f}; the highest bin of any epoch holds {_peak(whole):.0f}."
