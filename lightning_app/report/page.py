@@ -83,7 +83,12 @@ def write_report(
         ValueError: from the run folder, if a run cannot be read.
     """
     if not runs:
-        raise UserError("expected at least one run to report on, got none.")
+        got = (
+            f"verdicts of `reproduce` only ({verdicts[0]}): name a run whose page shows them, too"
+            if verdicts
+            else "none"
+        )
+        raise UserError(f"expected at least one run to report on, got {got}.")
     target = out or (runs[0].path if len(runs) == 1 else parent_of([run.path for run in runs]))
     target = target / REPORT if out is None or target.is_dir() else target
     page = gather(runs, layer, verdicts)

@@ -60,4 +60,5 @@ def test_what_is_no_record_is_an_error_that_says_what_was_expected(run, results,
 
 def test_results_alone_are_no_runs(results, capsys):
     assert main(["report", str(results)]) == 2
-    assert "at least one run" in capsys.readouterr().err
+    said = f"expected at least one run to report on, got verdicts of `reproduce` only ({results}): name a run"
+    assert said in capsys.readouterr().err
