@@ -359,3 +359,9 @@ def test_a_share_of_no_large_weights_is_none(tmp_path):
     )
     (table,) = (block for block in weights.section(gather([run])).blocks if block.kind == "table")
     assert [(row[1].text, row[1].note) for row in table.rows] == [("0", ""), ("–", "no weight so large")]
+
+
+def test_of_three_papers_the_one_that_is_meant_is_named(page):
+    for key in ("headline", "weights", "cushions", "conventions"):
+        text = Page(section(page, key)).text
+        assert "Yu & Tomasi (2019)" in text and not re.search(r"\bthe paper\b", text, re.IGNORECASE), key

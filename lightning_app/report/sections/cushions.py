@@ -17,8 +17,8 @@ from lightning_app.report.page_data import Net, PageData
 DEFAULT_LAYER = "layer10"  # of the paper's Fig. 3
 CONVENTIONS = {"Paper’s convention": "", "Transferred": "_transferred", "Branch": "_branch"}  # ends of keys
 MEDIANS = (
-    "Median over samples of the layer cushion, at the last measured epoch. Layers are numbered as in the paper, from the "
-    "first convolution on. Logarithmic scale; each convention has its own."
+    "Median over samples of the layer cushion, at the last measured epoch. Layers are numbered as by Yu & Tomasi (2019), from "
+    "the first convolution on. Logarithmic scale; each convention has its own."
 )
 FAMILY = "cushion"
 BINS = 40
@@ -26,10 +26,11 @@ WIDE = 8.0  # largest over smallest cushion from which bins are logarithmic
 TITLE = "Layer cushions"
 WHAT = (
     "Layer cushion μ = ‖A x‖ / (‖A‖ ‖x‖), one number a sample x, without unit: how much of its input a layer passes on, for "
-    "the size of its weights. The larger, the less does noise on the weights change the output. For a residual layer the "
-    "paper leaves the identity in the numerator and takes it out of the norm: ‖T(r) x‖ / (‖r‖ ‖x‖). The transferred convention "
-    "keeps it in both, ‖T(r) x‖ / (‖T(r)‖ ‖x‖); the branch convention drops it from both, ‖r x‖ / (‖r‖ ‖x‖). For a plain layer "
-    "the three agree. ‖A‖ is the Frobenius norm of the kernel; samples whose x is zero are left out."
+    "the size of its weights. The larger, the less does noise on the weights change the output. For a residual layer Yu & "
+    "Tomasi (2019) leave the identity in the numerator and take it out of the norm, ‖T(r) x‖ / (‖r‖ ‖x‖): paper’s convention. "
+    "The transferred convention keeps it in both, ‖T(r) x‖ / (‖T(r)‖ ‖x‖); the branch convention drops it from both, "
+    "‖r x‖ / (‖r‖ ‖x‖). For a plain layer the three agree. ‖A‖ is the Frobenius norm of the kernel; samples whose x is zero are "
+    "left out."
 )
 
 Samples = dict[Net, dict[float, np.ndarray]]  # cushions per sample (n,) by epoch, ascending
@@ -140,7 +141,7 @@ def _caption(layer: str, found: Sequence[Samples]) -> str:
     every = [[*epochs.items()][-1] for samples in found for epochs in samples.values()]
     epochs, counts = joined(epoch for epoch, _ in every), joined(len(values) for _, values in every)
     caption = (
-        f"Cushion per sample at {layer} after epoch {epochs}, {counts} samples a net, as in the paper's Fig. 3. "
+        f"Cushion per sample at {layer} after epoch {epochs}, {counts} samples a net, as in Fig. 3 of Yu & Tomasi (2019). "
         f"All nets and epochs share {BINS} bins, logarithmic ones where cushions span more than a factor of {WIDE:.0f}. "
         "The marker on the axis is the median of what is drawn."
     )

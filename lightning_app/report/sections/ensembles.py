@@ -48,8 +48,8 @@ DEPTH_TABLE = (
 ONE_LENGTH = " Nothing was logged of {}: in a net without branches all paths have one length."
 UNMEASURED = " It was not measured of {}."
 DEPTH_OVER_EPOCHS = (
-    "Each depth over p, the most layers of a path. Line: one half. By the paper’s formula most weight is on paths shorter than "
-    "that at initialisation, and moves to longer ones as the scales grow."
+    "Each depth over p, the most layers of a path. Line: one half. By the formula of Littwin & Wolf (2016) most weight is on "
+    "paths shorter than that at initialisation, and moves to longer ones as the scales grow."
 )
 BY_LENGTH = (
     "How E|f_r|² of the outputs and |g_r|² of the gradient are distributed over the length r of paths: each divided by its sum. "
