@@ -415,3 +415,10 @@ def test_an_absorbed_batch_norm_leaves_the_cushions_of_blocks():
     assert {name: found.median for name, found in one.items()} == pytest.approx(
         {name: found.median for name, found in other.items()}, rel=1e-10
     )
+
+
+def test_n_of_tokens_is_their_number():
+    torch.manual_seed(0)
+    block = nn.Sequential(nn.Linear(5, 7), nn.Tanh(), nn.Linear(7, 5)).double().eval()
+    found = measure(block, x=torch.randn(4, 3, 5, dtype=torch.float64))
+    assert found.median_hw == pytest.approx(found.median / math.sqrt(5))

@@ -87,3 +87,32 @@ def test_where_nothing_arrives_there_is_no_constraint():
     found = minimal_cushions(some, labelled(4, 6))
     assert found.pairs[0, 5] == found.pairs[4, 7] == math.inf
     assert found.pairs[0, 4] < math.inf and found.minimal.isfinite().all() and math.isfinite(found.error)
+
+
+class Tokenwise(nn.Module):
+    """A block of linear maps on the last axis, as transformers have."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(width, 2 * width), nn.Linear(2 * width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.second(self.first(x).tanh())
+
+
+class Last(nn.Module):
+    """Channels last, as of what a convolution cut a picture into; then as many vectors as there are patches."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.movedim(1, -1)
+
+
+@pytest.mark.parametrize("tokens", [True, False])
+def test_positions_are_tokens_where_channels_come_last(tokens):
+    """mu_{i,i} = 1 / sqrt(channels) for 9 positions of 5 channels, in a row or as a map."""
+    torch.manual_seed(0)
+    shape = [nn.Flatten(1, 2)] if tokens else []
+    blocks = nn.Sequential(Tokenwise(5), Tokenwise(5))
+    some = nn.Sequential(nn.Conv2d(3, 5, 2, 2), Last(), *shape, blocks, nn.Flatten(), nn.Linear(45, 4)).double().eval()
+    found = minimal_cushions(some, labelled(2, 6), tangents=2)
+    torch.testing.assert_close(found.pairs.diagonal(), torch.tensor([5, 5, 5, 4], dtype=torch.float64).rsqrt())

@@ -14,6 +14,7 @@ boundary is left out.
 
 from collections import defaultdict
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -21,6 +22,7 @@ from torch import Tensor, nn
 from torch.func import jvp
 
 from lightning_app.common.calls import blank
+from lightning_app.measures.core.channels import Channels
 from lightning_app.measures.core.hooks import WatchRelus, call_with, hooked, nearly_same, with_plain_weights
 from lightning_app.networks.blocks import blocks_of
 from lightning_app.networks.layers import Layer, layers_of
@@ -36,6 +38,7 @@ class CutNet:
 
     Attributes:
         signals: x^1, x^2, ..., the output; each (B, ...).
+        positions: n_i of each: H W of a map, T of tokens, 1 of a vector (`Channels`).
         cut_after: layer name -> index of the first signal that a change of this layer's weight changes, in whichever layer that
             has it. Layers whose weight the forward pass does not use are absent.
     """
@@ -47,6 +50,7 @@ class CutNet:
         clean = _Passage(self._net)(images)
         self._cuts = [at for at in range(len(clean.signals) - 1) if self._is_cut(at, clean.signals)]
         self.signals = [clean.signals[at] for at in (*self._cuts, -1)]
+        self.positions = [clean.positions[at] for at in (*self._cuts, -1)]
         self.cut_after = {name: sum(at < passed for at in self._cuts) for name, passed in clean.passed_before.items()}
 
     def after(self, cut: int, signal: Tensor, weights: Mapping[str, Tensor] | None = None) -> list[Tensor]:
@@ -86,10 +90,12 @@ class _Passage:
     def __init__(self, net: nn.Module, at: int | None = None, signal: Tensor | None = None) -> None:
         self.net = net
         self.signals: list[Tensor] = []
+        self.positions: list[int] = []
         self.passed_before: dict[str, int] = {}  # layer -> boundaries before the first use of its weight
         self._at, self._signal = at, signal
         self._relu: tuple[Tensor | None, Tensor | None] = None, None  # in and out of the last one
         self._here: Tensor | None = None  # what goes over the last boundary
+        self._channels = Channels.before(net)
 
     def __call__(self, images: Tensor, weights: Mapping[str, Tensor] | None = None) -> "_Passage":
         blocks = [module for block in blocks_of(self.net) for module in block.modules]
@@ -105,6 +111,9 @@ class _Passage:
             for name in used[module]:
                 self.passed_before.setdefault(name, len(self.signals))
 
+        def called(module: nn.Module, inputs: tuple, out: Any) -> None:
+            self._channels = Channels.of(module, out)
+
         def enter(block: nn.Module, inputs: tuple) -> tuple:
             return (self._boundary(inputs[0]), *inputs[1:])
 
@@ -114,10 +123,14 @@ class _Passage:
         with (
             WatchRelus(self._rectified),
             hooked(blocks, enter, leave),
-            hooked(used, call),
+            hooked(used, call, called),
         ):
-            self.signals.append(call_with(self.net, weights or {}, (images,)))
+            self._pass(call_with(self.net, weights or {}, (images,)))
         return self
+
+    def _pass(self, signal: Tensor) -> None:
+        self.signals.append(signal)
+        self.positions.append(self._channels.positions(signal))
 
     def _rectified(self, x: Tensor, out: Tensor) -> None:
         self._relu = x, out
@@ -132,6 +145,6 @@ class _Passage:
         if len(self.signals) == self._at and self._signal is not None:
             signal = self._signal
             x = F.relu(signal) if rectified else signal.clone()
-        self.signals.append(signal)
+        self._pass(signal)
         self._here = x
         return x

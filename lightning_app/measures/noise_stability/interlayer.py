@@ -5,7 +5,7 @@ Of Arora et al. (2018), measured for whole blocks by Yu & Tomasi (2019, section 
 A block that hands on its input no better than noise has ``mu = sqrt(n / numel)``; so has the identity.
 
 The paper leaves two things open; all readings are measured, none is silently chosen. n, "the size of the input", is C H W,
-so that the identity has mu = 1, or H W, as in Arora et al. for convolutions. BatchNorm has running statistics (``eval``), or
+so that the identity has mu = 1, or H W, as in Arora et al. for convolutions; T d or T of T tokens, d or 1 of a vector. BatchNorm has running statistics (``eval``), or
 those of the one sample at hand (``batch1``), in the block and on the way to it. The paper's numbers, 0.20 residual against
 2.7e-7 plain, are those of ``batch1`` with n = H W, and the second is no sensitivity to noise: BatchNorm of one sample does
 not see the scale of its input, so J x is zero but for BatchNorm's eps, and mu of a plain block is proportional to eps. With
@@ -105,7 +105,7 @@ def interlayer_cushions(
         raise UserError("interlayer cushions need a net in evaluation mode, got one in training mode: call net.eval().")
     found: dict[str, list[Tensor]] = {span.name: [] for span in spans}
     taken: dict[str, int] = {}  # span -> its probes, 0 where exact
-    inputs: dict[str, torch.Size] = {}
+    inputs: dict[str, tuple[int, int]] = {}  # entries and positions of a sample
     # Few where all should lie in the cache, or in memory; many where matrices are prepared for all of them.
     size = 64 if probes else 4 if bn_mode == "batch1" else 100
     for number, images in enumerate(few for batch in batches for few in batch.split(size)):
@@ -114,7 +114,7 @@ def interlayer_cushions(
             own = [calls[module] for module in span.modules]
             if not number:
                 check_description(span, own, bn_mode)
-            inputs[span.name] = own[0].x.shape[1:]
+            inputs[span.name] = own[0].x[0].numel(), own[0].positions
             jacobian = span_jacobian(span, own, bn_mode, before_relu)
             digest = hashlib.blake2b(repr((seed, number, span.name)).encode(), digest_size=7).digest()
             generator = torch.Generator(images.device).manual_seed(int.from_bytes(digest, "little"))
@@ -122,7 +122,7 @@ def interlayer_cushions(
             found[span.name].append(_measure(jacobian, own[0].x, taken[span.name], half, generator))
     if not inputs and spans:
         raise ValueError("interlayer cushions need at least one batch of images, got none.")
-    return {name: _statistics(torch.cat(parts, 1), inputs[name], taken[name]) for name, parts in found.items()}
+    return {name: _statistics(torch.cat(parts, 1), *inputs[name], taken[name]) for name, parts in found.items()}
 
 
 def _measure(
@@ -134,12 +134,12 @@ def _measure(
     return torch.stack([sample_norms(x), sample_norms(jacobian.image), frobenius.norm, frobenius.error]).cpu()
 
 
-def _statistics(measured: Tensor, size: torch.Size, probes: int) -> InterlayerStatistics:
+def _statistics(measured: Tensor, entries: int, positions: int, probes: int) -> InterlayerStatistics:
     x, image, norm, error = measured  # each (n,)
     dead, flat = x == 0, (x != 0) & (norm == 0)  # a NaN is neither: it must show
     kept = ~(dead | flat)
-    mu = torch.where(kept, math.sqrt(size.numel()) * image / (norm * x), math.nan)
-    to_hw = math.sqrt(math.prod(size[1:]) / size.numel())
+    mu = torch.where(kept, math.sqrt(entries) * image / (norm * x), math.nan)
+    to_hw = math.sqrt(positions / entries)
     summary = _summary(mu[kept])
     return InterlayerStatistics(
         **summary,

@@ -32,7 +32,7 @@ def minimal_cushions(
 ) -> MinimalCushions:
     """``mu_{i,j} = min over samples of sqrt(n_i) ||J x^i|| / (||J||_F ||x^i||)``, J the Jacobian of M^{i,j} at x^i.
 
-    n_i is the number of positions of x^i, H W of a map and 1 of a vector: the factor of the definition for
+    n_i is the number of positions of x^i, H W of a map, T of tokens and 1 of a vector: the factor of the definition for
     convolutional nets. With J the identity, ``mu_{i,i} = sqrt(n_i / dim x^i)``, which is 1 / sqrt(channels), or
     1 / sqrt(h_i) in a fully connected net: no mu_{i->} is larger than this.
 
@@ -65,7 +65,7 @@ def minimal_cushions(
 def _from_cut(cuts: CutNet, i: int, tangents: int, generator: torch.Generator) -> Tensor:
     """Cushions from cut i to itself and all later ones, and the relative errors of ||J||_F: (2, d - i, B) float64."""
     x = cuts.signals[i]
-    positions = math.prod(x.shape[2:])
+    positions = cuts.positions[i]
     itself = torch.full((1, len(x)), math.sqrt(positions * len(x) / x.numel()), dtype=torch.float64)
     if i == len(cuts.signals) - 1:
         return torch.stack([itself, torch.zeros_like(itself)])

@@ -7,11 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
 from itertools import pairwise
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from lightning_app.common.errors import UserError
+from lightning_app.measures.core.channels import Channels
 from lightning_app.measures.core.hooks import hooked, nearly_same, own_copy
 from lightning_app.measures.noise_stability.batch_of_one import BnMode, normalising
 from lightning_app.measures.noise_stability.block_jacobian import BlockJacobian, block_jacobian, is_ordinary
@@ -23,6 +25,7 @@ from lightning_app.measures.noise_stability.jacobian import (
     push,
 )
 from lightning_app.networks.blocks import Span
+from lightning_app.networks.layers import layers_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,14 +33,17 @@ class Call:
     """What went into a block in a forward pass, and of what came out as much as is needed."""
 
     x: Tensor  # (B, ...)
+    positions: int  # of x: H W of a map, T of tokens, 1 of a vector
     gate: Tensor  # (B, ...), 1 where the output is positive: where its last ReLU lets through
     first: Tensor  # (1, ...), the first sample's output
 
 
 def calls_of(net: nn.Module, spans: Sequence[Span], images: Tensor, bn_mode: BnMode) -> dict[nn.Module, Call]:
     """One forward pass, watched at every module of the spans."""
-    came: dict[nn.Module, Tensor] = {}
+    came: dict[nn.Module, tuple[Tensor, int]] = {}
+    channels = Channels.before(net)
     calls: dict[nn.Module, Call] = {}
+    layers = {layer.module for layer in layers_of(net)}
     names = {module: span.name for span in spans for module in span.modules}
 
     def enter(module: nn.Module, args: tuple) -> None:
@@ -47,16 +53,20 @@ def calls_of(net: nn.Module, spans: Sequence[Span], images: Tensor, bn_mode: BnM
                 f"an interlayer cushion needs a block that the net calls once, with one tensor; {names[module]} is called "
                 f"{'twice' if module in came else f'with ({given})'}: leave it out."
             )
-        came[module] = args[0].clone()  # what follows may work in place
+        came[module] = args[0].clone(), channels.positions(args[0])  # what follows may work in place
 
     def leave(module: nn.Module, _: tuple, y: Tensor) -> None:
         if not isinstance(y, Tensor):
             raise UserError(f"{names[module]} returns a {type(y).__name__}, a Jacobian needs one tensor: leave it out.")
-        calls[module] = Call(came[module], (y > 0).to(y.dtype), y[:1].clone())
+        calls[module] = Call(*came[module], (y > 0).to(y.dtype), y[:1].clone())
+
+    def called(layer: nn.Module, _: tuple, out: Any) -> None:
+        nonlocal channels
+        channels = Channels.of(layer, out)
 
     if isinstance(images, Tensor) and images.ndim == 4:
         images = images.contiguous(memory_format=torch.channels_last)  # convolutions of few channels: 3 times faster
-    with normalising(bn_mode, net), hooked(names, enter, leave):
+    with normalising(bn_mode, net), hooked(names, enter, leave), hooked(layers, after=called):
         net(images)
     for module, name in names.items():
         if module not in calls:

@@ -1,0 +1,61 @@
+"""Where a signal has its channels, and at how many positions it has them: which its shape alone does not say.
+
+A map is (B, C, H, W) and has H W positions, unless its layers are linear ones, (B, H, W, C); tokens are (B, T, C) and have T
+positions, and what a one-dimensional convolution puts out is (B, C, T). The layer that ran last tells: it put out so many
+channels, behind the samples where it is a convolution, else last.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+from torch.nn.modules.conv import _ConvNd
+
+from lightning_app.common.isolation import tensors_in
+from lightning_app.networks.layers import layers_of
+
+
+@dataclass(frozen=True)
+class Channels:
+    """What a layer put out, for signals that were made from it without another layer."""
+
+    count: int  # 0: not known
+    second: bool  # whether a convolution did, whose channels are the second axis
+
+    @classmethod
+    def of(cls, layer: nn.Module, out: Any) -> "Channels":
+        """Of a layer's own output: (B, ...), and what else attention returns with it."""
+        out = next(tensors_in(out))
+        second = isinstance(layer, _ConvNd)
+        return cls(out.shape[1 if second else -1] if out.ndim > 1 else 1, second)
+
+    @classmethod
+    def before(cls, net: nn.Module) -> "Channels":
+        """Of what comes before all layers of a net: where the first one expects them."""
+        return cls(0, any(layer.is_conv for layer in layers_of(net)[:1]))
+
+    def axis(self, signal: Tensor) -> int:
+        """Where a signal (B, ..., ...) has its channels.
+
+        It may have been permuted since. Where no axis has so many (they were joined, or halved), they are where such
+        signals usually have them.
+
+        >>> import torch
+        >>> Channels(8, second=True).axis(torch.zeros(2, 8, 5, 5)), Channels(8, second=True).axis(torch.zeros(2, 5, 5, 8))
+        (1, 3)
+        >>> Channels(8, second=False).axis(torch.zeros(2, 5, 16)), Channels(0, second=False).axis(torch.zeros(2, 3, 5, 5))
+        (2, 1)
+        """
+        last = signal.ndim - 1
+        likely = (1, last) if self.second else (last, 1)
+        usual = 1 if self.second or signal.ndim > 3 else last
+        return next((axis for axis in likely if signal.shape[axis] == self.count), usual)
+
+    def positions(self, signal: Tensor) -> int:
+        """At how many places a sample of the signal (B, ...) has its channels: H W of a map, T of tokens, 1 of a vector.
+
+        >>> import torch
+        >>> Channels(8, second=False).positions(torch.zeros(2, 5, 8)), Channels(8, second=True).positions(torch.zeros(2, 32))
+        (5, 1)
+        """
+        return signal[0].numel() // signal.shape[self.axis(signal)] if signal.ndim > 2 else 1
