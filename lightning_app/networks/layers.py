@@ -63,7 +63,13 @@ class Layer:
 
     @property
     def by_output(self) -> Tensor:
-        """The weight with its D output channels first."""
+        """The weight with its D output channels first.
+
+        >>> Layer("layer01", nn.ConvTranspose2d(6, 4, 3, groups=2), "weight").by_output.shape  # 3 inputs an output
+        torch.Size([4, 3, 3, 3])
+        """
+        if isinstance(self.module, _ConvTransposeNd):  # (C, D / groups, U, V): the outputs of a group beside its inputs
+            return self.weight.unflatten(0, (self.module.groups, -1)).transpose(1, 2).flatten(0, 1)
         return self.weight.transpose(0, 1) if self.transposed else self.weight
 
     @property

@@ -1,5 +1,6 @@
 """How nets describe themselves."""
 
+import torch
 from torch import nn
 
 from lightning_app.networks import layers_of
@@ -25,3 +26,12 @@ def test_a_sequential_called_layers_describes_nothing():
     net = nn.Module()
     net.layers = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(4, 2))
     assert [layer.weight_name for layer in layers_of(net)] == ["layers.0.weight", "layers.2.weight"]
+
+
+def test_the_outputs_of_a_grouped_transposed_convolution_come_first():
+    """Each output's row is what a unit gradient of that output alone gives to all inputs."""
+    torch.manual_seed(0)
+    module = nn.ConvTranspose1d(6, 4, 1, groups=2, bias=False)
+    found = number_layers(nn.Sequential(module), ["0"])[0].by_output[..., 0]
+    matrix = module(torch.eye(6)[:, :, None])[..., 0].T  # (D, C), zero between groups
+    assert torch.equal(found, torch.stack([matrix[:2, :3], matrix[2:, 3:]]).flatten(0, 1))
