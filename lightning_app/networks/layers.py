@@ -119,9 +119,32 @@ class Layer:
         return self.weight.detach().to("cpu", torch.float64)
 
     def transferred(self) -> Tensor:
-        """T(W), 1 added to the ID entries of a layer with a skip, in float64 on the CPU; of any other layer its `weight`."""
-        mask = self.id_mask() if self.skip else None
-        return self.weight64() if mask is None else self.weight64() + mask.cpu()
+        """T(W), the weight of the plain layer that computes ``W x + S x``; W itself without a skip. In float64 on the CPU.
+
+        Raises:
+            ValueError: as `identity`.
+        """
+        return self.weight64() + self.identity() if self.skip else self.weight64()
+
+    def identity(self) -> Tensor:
+        """rho, the weight that alone gives S x: 1 at (c, c), of a convolution at its centre tap. float64 on the CPU.
+
+        Raises:
+            ValueError: for a convolution by which S x cannot be written: grouped, of several strides, or not centred.
+        """
+        if not self.is_conv:
+            return torch.eye(*self.weight.shape, dtype=torch.float64)
+        conv = self.module
+        centred = all(
+            before == after == dilation * (window // 2)
+            for (before, after), window, dilation in zip(padding_of(conv), conv.kernel_size, conv.dilation)
+        )
+        if conv.groups != 1 or not centred or len({*conv.stride}) > 1:
+            raise ValueError(
+                f"{self.name} has a skip, which is a convolution with a centre tap only if groups is 1, the stride one "
+                f"number and the padding half the window, got {conv}. Describe the layer with skip=False."
+            )
+        return id_entries(self.weight).to("cpu", torch.float64)
 
     def at_call(self, call: int) -> "Layer":
         """The same weight at another call of its module, with a name of its own."""
@@ -141,6 +164,16 @@ def named_at(name: str, call: int) -> str:
     ('layer07', 'layer07_2')
     """
     return name if call == 1 else f"{name}_{call}"
+
+
+def padding_of(conv: Any) -> list[tuple[int, int]]:
+    """(before, after) for each axis; "same" puts the odd one after, as PyTorch does."""
+    if conv.padding == "valid":
+        return [(0, 0)] * len(conv.kernel_size)
+    if conv.padding == "same":
+        totals = [dilation * (window - 1) for dilation, window in zip(conv.dilation, conv.kernel_size)]
+        return [(total // 2, total - total // 2) for total in totals]
+    return [(int(padding), int(padding)) for padding in conv.padding]
 
 
 def _with_rows(whole: Tensor, rows: slice, part: Tensor) -> Tensor:

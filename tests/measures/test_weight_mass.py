@@ -8,9 +8,9 @@ import torch
 from torch import nn
 
 from lightning_app.identity import transfer
-from lightning_app.measures import conv_weights
+from lightning_app.measures import conv_weights, noise_norms, weight_norms
 from lightning_app.measures.weights.mass import HIGH, LARGE, WeightStatistics, weight_mass
-from lightning_app.networks import Layer, SimplifiedNet, layers_of
+from lightning_app.networks import Layer, PreactResNet, ShortcutNet, SimplifiedNet, layers_of
 
 
 def net(seed: int = 0, **arguments) -> SimplifiedNet:
@@ -109,3 +109,15 @@ def test_table_3_all_weights_of_t0_by_fan_out():
     found = weight_mass(net(depth=32, residual=True, fan="out").layers(), transferred=True)[""]
     assert found.all == pytest.approx(1927, abs=6)
     assert round(found.all, -2) == 1900
+
+
+@pytest.mark.parametrize("net", [ShortcutNet(4, n=1), PreactResNet(8, n=1, width=2)], ids=type)
+def test_t_is_one_map_for_all_measures(net):
+    """W + 1 wherever a skip goes around a layer alone, also in nets without ID entries."""
+    mass = weight_mass(net.layers(), transferred=True)
+    skipped = [layer for layer in net.layers() if layer.skip]
+    assert skipped
+    for layer in skipped:
+        size = (3, 3) if layer.is_conv else ()
+        assert weight_norms(layer, size).transferred_kernel == pytest.approx(mass[layer.name].norm, rel=1e-12)
+        assert noise_norms(layer)["transferred"] == pytest.approx(mass[layer.name].norm, rel=1e-12)

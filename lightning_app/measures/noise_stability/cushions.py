@@ -26,10 +26,9 @@ from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 
 from lightning_app.common.errors import UserError
-from lightning_app.identity import id_entries
 from lightning_app.measures.core.histogram import Histogram, histogram
 from lightning_app.measures.core.probe import LayerNorms
-from lightning_app.networks.layers import Layer
+from lightning_app.networks.layers import Layer, padding_of
 
 # Plain layers lie near 1/sqrt(C), residual ones near 3 and higher where ||r|| is small: 100 bins a decade, from 0.01.
 EDGES = torch.logspace(-2, 2, 401, dtype=torch.float64)
@@ -127,7 +126,7 @@ def weight_norms(layer: Layer, map_size: tuple[int, ...]) -> WeightNorms:
     WeightNorms(kernel=1.0, operator=1.0, transferred_kernel=2.23606797749979, transferred_operator=2.23606797749979)
     """
     weight = layer.weight64()
-    whole = weight + identity_kernel(layer) if layer.skip else weight
+    whole = layer.transferred()
     return WeightNorms(
         kernel=float(weight.norm()),
         operator=operator_norm(layer.module, map_size, weight),
@@ -165,7 +164,7 @@ def operator_norm(module: nn.Module, map_size: tuple[int, ...], weight: Tensor |
             "there border inputs are read twice. Leave this layer out, or pad with zeros."
         )
     squares, transposed = squares.sum((0, 1)), isinstance(module, _ConvTransposeNd)  # (U, V)
-    several = zip(module.kernel_size, module.stride, _padding(module), module.dilation)
+    several = zip(module.kernel_size, module.stride, padding_of(module), module.dilation)
     for axis, (window, stride, padding, dilation) in enumerate(several):
         if transposed:
             places, size = map_size[axis], map_size[axis + len(module.kernel_size)]
@@ -185,30 +184,3 @@ def _readings(size: int, places: int, window: int, stride: int, before: int, dil
     """
     position = torch.arange(places)[:, None] * stride + torch.arange(window) * dilation - before
     return ((position >= 0) & (position < size)).sum(0)
-
-
-def _padding(module: Any) -> list[tuple[int, int]]:
-    """(before, after) for each axis; "same" puts the odd one after, as PyTorch does."""
-    if module.padding == "valid":
-        return [(0, 0)] * len(module.kernel_size)
-    if module.padding == "same":
-        totals = [dilation * (window - 1) for dilation, window in zip(module.dilation, module.kernel_size)]
-        return [(total // 2, total - total // 2) for total in totals]
-    return [(int(padding), int(padding)) for padding in module.padding]
-
-
-def identity_kernel(layer: Layer) -> Tensor:
-    """rho with ``conv(x; rho) = S x``, the shape of the layer's weight, float64."""
-    module, weight = layer.module, layer.weight
-    if isinstance(module, nn.Linear):
-        return torch.eye(*weight.shape, dtype=torch.float64)
-    centred = all(
-        before == after == dilation * (window // 2)
-        for (before, after), window, dilation in zip(_padding(module), module.kernel_size, module.dilation)
-    )
-    if module.groups != 1 or not centred or module.stride[0] != module.stride[1]:
-        raise ValueError(
-            f"{layer.name} has a skip, which is a convolution with a centre tap only if groups is 1, the stride one "
-            f"number and the padding half the window, got {module}. Describe the layer with skip=False."
-        )
-    return id_entries(weight).to("cpu", torch.float64)

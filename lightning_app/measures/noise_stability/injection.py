@@ -24,7 +24,6 @@ from lightning_app.common.errors import UserError
 from lightning_app.measures.core.cuts import CutNet
 from lightning_app.measures.core.hooks import sample_norms
 from lightning_app.measures.core.losses import Loss, cross_entropy, of_samples
-from lightning_app.measures.noise_stability.cushions import identity_kernel
 from lightning_app.networks.layers import Layer, each_once, layers_of
 
 Scale = Literal["relative", "transferred", "absolute"]
@@ -73,7 +72,7 @@ def noise_injection(
 
     Raises:
         UserError: if there is no layer to put noise into.
-        ValueError: for a layer whose skip is no convolution with a centre tap (`identity_kernel`).
+        ValueError: for a layer whose skip is no convolution with a centre tap (`Layer.identity`).
 
     For small s the response is linear in s, until ReLUs switch. Invariant to scaling the output.
 
@@ -112,7 +111,7 @@ def noise_norms(layer: Layer) -> dict[Scale, float]:
     {'relative': 1.0, 'transferred': 2.23606797749979, 'absolute': 2.0}
     """
     weight = layer.weight64()
-    whole = weight + identity_kernel(layer) if layer.skip else weight
+    whole = layer.transferred()
     return {
         "relative": float(weight.norm()),
         "transferred": float(whole.norm()),
