@@ -163,6 +163,8 @@ def nearly_same(one: Tensor, other: Tensor, tolerance: float) -> bool:
 
 
 def sample_norms(x: Tensor) -> Tensor:
-    """2-norm of every sample, over all but the batch dimension: (B, ...) -> (B,) float64."""
+    """2-norm of every sample, over all but the batch dimension: (B, ...) -> (B,) float64; |x| of one number a sample, (B,)."""
+    if x.ndim == 1:  # `vector_norm` over no dimensions is over all
+        return x.abs().double()
     # Not flattened: on a compiled channels_last map that copies, and costs half an evaluation.
     return torch.linalg.vector_norm(x, dim=tuple(range(1, x.ndim)), dtype=torch.float64)
