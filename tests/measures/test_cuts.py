@@ -7,7 +7,8 @@ import torch
 from torch import Tensor, nn
 from torch.func import jacrev
 
-from lightning_app.measures import CutNet
+from lightning_app.measures import CutNet, noise_injection
+from lightning_app.measures.core.hooks import sample_norms
 from lightning_app.networks import CifarResNet, SimplifiedNet
 from tests.measures import nets
 from tests.measures.nets import drawn
@@ -151,3 +152,67 @@ class Spare(nn.Module):
 
 def test_a_layer_that_is_never_called_is_absent():
     assert list(CutNet(Spare().double(), noise()).cut_after) == ["layer02"]
+
+
+class InPlace(nn.Module):
+    """A block that returns its own input, changed."""
+
+    def __init__(self, inplace: bool) -> None:
+        super().__init__()
+        self.conv, self.inplace = nn.Conv2d(3, 3, 3, padding=1), inplace
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.inplace:
+            return x + self.conv(x)
+        x += self.conv(x)
+        return x
+
+
+def test_blocks_that_change_their_input_have_the_cuts_of_those_that_do_not():
+    torch.manual_seed(0)
+    changing, other = (nn.Sequential(*(InPlace(kind) for _ in range(3)), nn.Flatten()).double() for kind in (True, False))
+    changing.load_state_dict(other.state_dict())
+    found, expected = CutNet(changing, noise()), CutNet(other, noise())
+    assert len(found.signals) == len(expected.signals) == 5
+    for one, same in zip(found.signals, expected.signals):
+        assert torch.equal(one, same)
+    v = torch.randn_like(found.signals[1])
+    for one, same in zip(found.push(1, v), expected.push(1, v), strict=True):
+        torch.testing.assert_close(one, same)
+
+
+class Passing(nn.Module):
+    """A block that takes its signal by name, or returns it with something else."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 3, 1)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, str]:
+        return self.conv(x).relu(), "state"
+
+
+class Around(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.Sequential(Passing(), Passing(), Inner())
+
+    def forward(self, x: Tensor) -> Tensor:
+        first, second, third = self.blocks
+        return third(second(x=first(x)[0])[0]).flatten(1)
+
+
+def test_what_is_no_tensor_by_position_is_no_boundary():
+    torch.manual_seed(0)
+    net = Around().double()
+    found = CutNet(net, noise())
+    assert len(found.signals) == 4  # into the first block, into the third and out of it, the output
+    for cut, signal in enumerate(found.signals[:-1]):
+        torch.testing.assert_close(found.after(cut, signal)[-1], net(noise()))
+
+
+def test_one_number_a_sample_is_an_output():
+    net = nn.Sequential(nn.Flatten(), nn.Linear(192, 1), nn.Flatten(0)).double()
+    found = noise_injection(net, [(noise(), torch.randn(3))], (0.1,), draws=1, loss=nn.functional.mse_loss)
+    assert (found["relative"].median > 0).all()
+    assert sample_norms(torch.tensor([3.0, -4.0])).tolist() == [3.0, 4.0]

@@ -75,6 +75,8 @@ class CutNet:
     def _is_cut(self, at: int, clean: list[Tensor]) -> bool:
         """Whether all that comes after is the same when this signal is, on one black image as in `after`."""
         few = slice(2)
+        if len(clean[at]) != len(self._images):  # windows, or time before samples: not a row a sample
+            return False
         try:
             found = _Passage(self._net, at, clean[at][few])(blank(self._images[:1])).signals
         except (torch.OutOfMemoryError, torch.AcceleratorError):  # says nothing about the net
@@ -94,7 +96,7 @@ class _Passage:
         self.passed_before: dict[str, int] = {}  # layer -> boundaries before the first use of its weight
         self._at, self._signal = at, signal
         self._relu: tuple[Tensor | None, Tensor | None] = None, None  # in and out of the last one
-        self._here: Tensor | None = None  # what goes over the last boundary
+        self._here: tuple[Tensor | None, int] = None, 0  # what goes over the last boundary, and its version there
         self._channels = Channels.before(net)
 
     def __call__(self, images: Tensor, weights: Mapping[str, Tensor] | None = None) -> "_Passage":
@@ -114,11 +116,11 @@ class _Passage:
         def called(module: nn.Module, inputs: tuple, out: Any) -> None:
             self._channels = Channels.of(module, out)
 
-        def enter(block: nn.Module, inputs: tuple) -> tuple:
-            return (self._boundary(inputs[0]), *inputs[1:])
+        def enter(block: nn.Module, inputs: tuple) -> tuple | None:
+            return (self._boundary(inputs[0]), *inputs[1:]) if inputs and _is_signal(inputs[0]) else None
 
-        def leave(block: nn.Module, inputs: tuple, out: Tensor) -> Tensor:
-            return self._boundary(out)
+        def leave(block: nn.Module, inputs: tuple, out: Any) -> Tensor | None:
+            return self._boundary(out) if _is_signal(out) else None
 
         with (
             WatchRelus(self._rectified),
@@ -137,7 +139,8 @@ class _Passage:
 
     def _boundary(self, x: Tensor) -> Tensor:
         """What goes on from here: x, or what the injected signal becomes."""
-        if x is self._here:  # the output of one block is the input of the next: one boundary
+        here, version = self._here
+        if x is here and _version(x) == version:  # the output of one block is the input of the next: one boundary
             return x
         before, after = self._relu
         rectified = before is not None and after is x
@@ -146,5 +149,15 @@ class _Passage:
             signal = self._signal
             x = F.relu(signal) if rectified else signal.clone()
         self._pass(signal)
-        self._here = x
+        self._here = x, _version(x)
         return x
+
+
+def _is_signal(x: Any) -> bool:
+    """What is none, such as a tuple or tokens, has no boundary."""
+    return isinstance(x, Tensor) and x.is_floating_point() and x.ndim > 0
+
+
+def _version(x: Tensor) -> int:
+    """How often it was changed in place, as blocks do that return their own input."""
+    return 0 if x.is_inference() else x._version
