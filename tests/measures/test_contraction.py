@@ -105,3 +105,22 @@ def test_a_shared_copy_shares_tensors_but_not_structure():
     copied = shared_copy(net)
     assert copied[0] is not net[0] and copied[0].weight is net[0].weight
     assert copied[1].running_mean is net[1].running_mean
+
+
+class Windowed(nn.Module):
+    """ReLUs of samples, of two windows each, and of a table of positions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("table", torch.randn(5, 4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        windows = x.relu().reshape(-1, 2).relu().reshape(len(x), 4)
+        return windows + self.table.relu().mean(0)
+
+
+def test_relus_of_other_rows_than_samples_are_skipped_and_counted():
+    x = torch.cat([torch.ones(7, 1), torch.randn(7, 3)], 1)  # none is dead
+    found = contraction(Windowed(), [*batch(x[:5]), *batch(x[5:])])  # 5 rows by chance in the first batch
+    assert found.skipped == 2
+    torch.testing.assert_close(found.maxima, (x.norm(dim=1) / x.relu().norm(dim=1)).double().amax()[None])

@@ -18,12 +18,14 @@ class Contraction:
     """``||x|| / ||relu(x)||`` over samples and ReLUs. Dimensionless, >= 1; sqrt 2 where x is symmetric about 0.
 
     ReLUs are numbered in the order of the forward pass: in a net with one after every layer but the last, ReLU i is
-    that of layer i. NaN where a ReLU lets nothing through for any sample, and for a net without ReLUs.
+    that of layer i. NaN where a ReLU lets nothing through for any sample, and for a net without ReLUs. Those that are skipped
+    have no number.
     """
 
     maximum: float  # c of the bound
     median: float  # over samples and ReLUs
     mean: float  # over samples and ReLUs
+    skipped: int  # ReLUs of what has not a row a sample, such as windows or a table of positions; in no statistic
     dead: int  # pairs of sample and ReLU with relu(x) = 0: the ratio is infinite, and they are in no statistic
     maxima: Tensor  # (R,) float64, over samples, by ReLU
     medians: Tensor  # (R,) float64
@@ -38,7 +40,9 @@ def contraction(net: nn.Module, batches: Iterable[tuple[Tensor, Tensor]]) -> Con
     input of a ReLU by a > 0 changes nothing. Cost: one forward pass and two norms a ReLU.
     """
     net = shared_copy(net)
-    ratios = torch.cat([_ratios(net, images) for images, _ in batches], 1)  # (R, n)
+    of_relus = [*zip(*(_ratios(net, images) for images, _ in batches), strict=True)]
+    of_samples = [torch.cat(parts) for parts in of_relus if all(part is not None for part in parts)]
+    ratios = torch.stack(of_samples) if of_samples else torch.empty(0, 0, dtype=torch.float64)  # (R, n)
     alive = ratios != math.inf
     of_alive = [values[keep] for values, keep in zip(ratios, alive)]
     every = ratios[alive]
@@ -46,6 +50,7 @@ def contraction(net: nn.Module, batches: Iterable[tuple[Tensor, Tensor]]) -> Con
         maximum=_quantile(every, 1),
         median=_quantile(every, 0.5),
         mean=float(every.mean()),
+        skipped=len(of_relus) - len(of_samples),
         dead=int((~alive).sum()),
         maxima=torch.tensor([_quantile(values, 1) for values in of_alive], dtype=torch.float64),
         medians=torch.tensor([_quantile(values, 0.5) for values in of_alive], dtype=torch.float64),
@@ -53,17 +58,20 @@ def contraction(net: nn.Module, batches: Iterable[tuple[Tensor, Tensor]]) -> Con
     )
 
 
-def _ratios(net: nn.Module, images: Tensor) -> Tensor:
-    """(R, B) float64 on the CPU, infinite where dead; an input of 0 is dead too."""
-    found: list[Tensor] = []
+def _ratios(net: nn.Module, images: Tensor) -> list[Tensor | None]:
+    """Of each ReLU (B,) float64 on the CPU, infinite where dead; an input of 0 is dead too. None where rows are no samples."""
+    found: list[Tensor | None] = []
 
     def seen(x: Tensor, out: Tensor) -> None:
+        if not out.ndim or len(out) != len(images):
+            found.append(None)
+            return
         after = sample_norms(out)
-        found.append(torch.where(after == 0, math.inf, sample_norms(x) / after))
+        found.append(torch.where(after == 0, math.inf, sample_norms(x) / after).cpu())
 
     with WatchRelus(seen):
         net(images)
-    return torch.stack(found).cpu() if found else torch.empty(0, len(images), dtype=torch.float64)
+    return found
 
 
 def _quantile(values: Tensor, share: float) -> float:
