@@ -31,9 +31,12 @@ from torch.utils.weak import WeakIdKeyDictionary
 from lightning_app.common.calls import Inputs
 from lightning_app.common.errors import UserError
 from lightning_app.common.isolation import device_of, evaluating, tensors_in, unwrapped, with_float64
-from lightning_app.measures.core.hooks import RELUS
+from lightning_app.measures.core.channels import Channels
+from lightning_app.measures.core.hooks import RELUS, hooked
+from lightning_app.measures.noise_stability.block_jacobian import is_ordinary
+from lightning_app.measures.weights.normalisation import is_normalisation
 from lightning_app.networks.blocks import blocks_of
-from lightning_app.networks.layers import ROLES, Layer, layers_of, named_at
+from lightning_app.networks.layers import ROLES, Layer, layers_of
 
 __all__ = ["SignalWatch", "Sums", "expected", "gathered", "profile"]
 
@@ -100,6 +103,7 @@ class SignalWatch(TorchFunctionMode):
         self._sums: dict[str, Tensor] = {}  # (k,) each
         self._way: WeakIdKeyDictionary = WeakIdKeyDictionary()  # tensor -> layers on its longest way, and the last one
         self._batch = 0  # samples in the present pass
+        self._channels: dict[str, Channels] = {}  # by layer and call
         self._called = Counter[str]()  # by layer, in the present pass
         self._looking = False  # only within a pass with gradients: another one is somebody's evaluation
         self._outer: list[bool] = []  # `_looking` of the calls of the net that enclose the present one
@@ -187,6 +191,7 @@ class SignalWatch(TorchFunctionMode):
             )
         passed = max((self._way.get(x, (0, ""))[0] for x in tensors_in(inputs[:1])), default=0)  # positions get a shape
         self._way[out] = (passed + 1, layer.name)
+        self._channels[layer.name] = Channels.of(layer.module, out)
         self._add(f"{layer.name}/activation", self._square(out), out.numel())
         if out.requires_grad:
             out.register_hook(_hook(self._gradient, layer.name, self._batch or len(out)))
@@ -237,12 +242,9 @@ class SignalWatch(TorchFunctionMode):
                 self._rectified(passed[1], out)
 
     def _rectified(self, name: str, out: Tensor) -> None:
-        layer = next(
-            layer for layer in self._layers if name in (layer.name, named_at(layer.name, self._called[layer.name]))
-        )
-        unit = 1 if layer.is_conv or out.ndim > 3 else out.ndim - 1
+        unit = self._channels[name].axis(out) if out.ndim > 1 else None  # one number a sample is one unit
         alive = out.amax([axis for axis in range(out.ndim) if axis != unit]) != 0
-        self._put(f"{name}/dead", alive.to(self._wide))
+        self._put(f"{name}/dead", alive.reshape(-1).to(self._wide))
 
     # -- after the step -----------------------------------------------------------------------------------------------
 
@@ -348,8 +350,8 @@ def expected(net: nn.Module, found: Mapping[str, float], shape: Sequence[int]) -
     small branches.
 
     Args:
-        net: of blocks of one convolution without normalisation behind a first convolution, such as a `SimplifiedNet`. Empty for
-            any other.
+        net: of blocks of one convolution (`is_ordinary`) behind a first convolution, without normalisation or pooling before,
+            between or in them, such as a `SimplifiedNet`. Empty for any other.
         found: of this net before training.
         shape: of a sample, (C, H, W).
     """
@@ -359,7 +361,7 @@ def expected(net: nn.Module, found: Mapping[str, float], shape: Sequence[int]) -
     convs = [layer for layer in layers if layer.is_conv]
     if len(alone) != len(blocks) or not blocks or [layer.module for layer in convs[1:]] != alone or len(shape) != 3:
         return {}
-    if f"{convs[0].name}/activation" not in found:
+    if f"{convs[0].name}/activation" not in found or not _is_chain(net, convs, shape):
         return {}
     strengths = [found[f"{layer.name}/weight"] ** 2 / 2 for layer in convs]  # a ReLU lets half of a mean square through
     square = torch.ones(1, 1, *shape[1:], dtype=torch.float64)  # (1, 1, H, W), the mean square by position
@@ -385,6 +387,19 @@ def expected(net: nn.Module, found: Mapping[str, float], shape: Sequence[int]) -
             back = strength * conv.out_channels * _spread(back, layer, size)
             lines[f"{before.name}/gradient_expected"] = math.sqrt(back.mean())
     return lines
+
+
+def _is_chain(net: nn.Module, convs: Sequence[Layer], shape: Sequence[int]) -> bool:
+    """Whether there is nothing but ordinary convolutions that changes the size of maps, or normalises them."""
+    if not all(is_ordinary(layer.module) for layer in convs) or any(map(is_normalisation, net.modules())):
+        return False
+    sizes: list[tuple[int, ...]] = []
+    modules = [layer.module for layer in convs]
+    like = next(net.parameters())
+    with evaluating(net), hooked(modules, after=lambda conv, _, out: sizes.append(tuple(out.shape[2:]))):
+        unwrapped(net)(torch.zeros(1, *shape, dtype=like.dtype, device=like.device))
+    square = torch.zeros(1, 1, *shape[1:], dtype=torch.float64)
+    return sizes == [tuple((square := _spread(square, layer)).shape[2:]) for layer in convs]
 
 
 def _spread(square: Tensor, layer: Layer, back_to: Tensor | None = None) -> Tensor:

@@ -292,6 +292,31 @@ def test_units_that_are_dead_for_every_sample_are_counted():
     assert found["layer03/dead"] == 0 and "layer08/dead" not in found  # the last layer has no ReLU
 
 
+class Ending(nn.Module):
+    """Linear maps on maps whose channels are last, one called three times before its ReLUs; one number a sample."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.again, self.last = nn.Linear(3, 5), nn.Linear(5, 5), nn.Linear(5, 1)
+
+    def forward(self, x):
+        x = F.relu(self.first(x.movedim(1, -1)))
+        once, twice, _ = (self.again(x) for _ in range(3))
+        return F.relu(self.last((F.relu(once) + F.relu(twice)).mean((1, 2))).squeeze(1))
+
+
+def test_dead_units_of_layers_called_again_of_channels_that_are_last_and_of_one_number():
+    torch.manual_seed(0)
+    one, (x, _) = Ending().double(), data()
+    with torch.no_grad():
+        one.first.bias[:2], one.last.bias[:] = -1e3, -1e3
+    watch = SignalWatch(one)
+    one(x).sum().backward()
+    found = profile(watch.stop())
+    assert (found["layer01/dead"], found["layer03/dead"]) == (2 / 5, 1)
+    assert "layer02/dead" in found and "layer02_2/dead" in found
+
+
 def test_the_parts_of_a_batch_add_up_to_it():
     x, y = data()
     parts = []
@@ -436,3 +461,21 @@ def test_there_are_no_closed_forms_for_other_nets():
     assert expected(full, watched(full, x, y), x.shape[1:]) == {}
     vectors = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2))
     assert expected(vectors, {}, (4,)) == {}
+
+
+@pytest.mark.parametrize("between", [nn.MaxPool2d(2), nn.BatchNorm2d(4)], ids=["pooling", "normalisation"])
+def test_nor_where_something_lies_before_the_blocks(between):
+    torch.manual_seed(0)
+    chain, (x, y) = net(False, width=4), data()
+    assert expected(chain, watched(chain, x, y), x.shape[1:])
+    chain.conv0 = nn.Sequential(chain.conv0, between).double()
+    chain.layers = None  # as registered
+    assert expected(chain, watched(chain, x, y), x.shape[1:]) == {}
+
+
+def test_nor_of_a_grouped_or_dilated_convolution():
+    chain, (x, y) = net(False, width=4), data()
+    for change in ({"groups": 2}, {"dilation": 2, "padding": 2}):
+        torch.manual_seed(0)
+        chain.blocks[0].conv = nn.Conv2d(4, 4, 3, **{"padding": 1} | change).double()
+        assert expected(chain, watched(chain, x, y), x.shape[1:]) == {}

@@ -92,6 +92,12 @@ class LambdaTotals:
     absorbable: int  # those of them that the layer before can absorb; in a pre-activation net not all
 
 
+def is_normalisation(module: nn.Module) -> bool:
+    """One of PyTorch's, or what looks like one: with an ``eps`` and a ``weight`` or a ``running_var``."""
+    looks = any(isinstance(getattr(module, name, None), Tensor) for name in ("weight", "running_var"))
+    return isinstance(module, _KNOWN) or (looks and any(hasattr(module, name) for name in _EPS))
+
+
 def lambda_statistics(norm: Normalisation, before: Tensor | None = None) -> LambdaStatistics:
     """Of a normalisation that has a lambda; ``before`` is its lambda (n,) at the last measurement, if there was one.
 
@@ -208,8 +214,7 @@ class _Watch(TorchFunctionMode):
         self._last: str | None = None  # name of the last layer that ran
         self._names: dict[nn.Module, str] = {layer.module: layer.name for layer in layers_of(net)}
         for module in net.modules():
-            looks = any(isinstance(getattr(module, name, None), Tensor) for name in ("weight", "running_var"))
-            if isinstance(module, _KNOWN) or (looks and any(hasattr(module, name) for name in _EPS)):
+            if is_normalisation(module):
                 module.register_forward_pre_hook(self._enter, with_kwargs=True)
                 module.register_forward_hook(self._leave)
             elif module in self._names or type(module) in _ABSORBING:
