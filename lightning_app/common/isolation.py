@@ -52,8 +52,13 @@ def tensors_in(values: Any, _within: frozenset[int] = frozenset()) -> Iterator[T
 
 @contextmanager
 def evaluating(net: nn.Module) -> Iterator[None]:
-    """Evaluation mode without gradients; the modes of all modules and the random state are put back as they were."""
+    """Evaluation mode without gradients; modes of modules and the random state are put back as they were.
+
+    So are the weights of embeddings with a ``max_norm``: in any mode a pass shortens the rows that it looks up, for good.
+    """
     modes = {module: module.training for module in net.modules()}
+    bounded = [module.weight for module in modes if getattr(module, "max_norm", None) is not None]
+    weights = [(weight, weight.detach().clone()) for weight in bounded if isinstance(weight, Tensor)]
     device = device_of(net)
     net.eval()
     try:
@@ -62,6 +67,9 @@ def evaluating(net: nn.Module) -> Iterator[None]:
     finally:
         for module, mode in modes.items():
             module.training = mode
+        with torch.no_grad():
+            for weight, before in weights:
+                weight.copy_(before)
 
 
 # How a GPU multiplies float32 numbers: PyTorch's switches, in one place. By its default a convolution rounds its factors to tf32,

@@ -107,3 +107,11 @@ def test_an_epoch_without_evaluation_does_not_repeat_the_last_ones_numbers(tmp_p
 def test_wrong_arguments_are_refused_with_what_is_expected(callback, arguments, message):
     with pytest.raises(UserError, match=message):
         callback(**arguments)
+
+
+def test_isolation_puts_back_the_rows_that_an_embedding_shortens():
+    net = torch.nn.Embedding(4, 3, max_norm=0.1)
+    before = net.weight.detach().clone()
+    with isolated(net):
+        assert not torch.equal(net(torch.arange(4)), before)
+    assert torch.equal(net.weight, before)
