@@ -18,7 +18,6 @@ import pytorch_lightning as pl
 import torch
 from pytorch_lightning.utilities import rank_zero_only
 from torch import nn
-from torch.nn.attention import SDPBackend, sdpa_kernel
 from typing_extensions import override
 
 from callbacks.context import MeasureContext, State
@@ -26,7 +25,7 @@ from callbacks.log import flatten, folders_of, is_number, log_results
 from callbacks.protocol import contexts_of, gather_members
 from lightning_app.common.calls import adapted
 from lightning_app.common.errors import MachineError, UserError, at_least, reason
-from lightning_app.common.isolation import device_of, evaluating
+from lightning_app.common.isolation import attention_written_out, device_of, evaluating
 from lightning_app.common.numbers import whole
 
 log = logging.getLogger(__name__)
@@ -394,16 +393,12 @@ def isolated(net: nn.Module, gradients: bool = False) -> Iterator[None]:
     """
     grads = {parameter: parameter.grad for parameter in net.parameters()}
     autocast = torch.autocast(device_of(net).type, enabled=False)
-    fused = torch.backends.mha.get_fastpath_enabled()  # such attention has neither forward-mode nor second derivatives
     try:
-        torch.backends.mha.set_fastpath_enabled(False)
         for parameter in grads:
             parameter.grad = None
-        written_out = sdpa_kernel(SDPBackend.MATH)
-        with evaluating(net), adapted(net), torch.set_grad_enabled(gradients), autocast, written_out:
+        with evaluating(net), adapted(net), torch.set_grad_enabled(gradients), autocast, attention_written_out():
             yield
     finally:
-        torch.backends.mha.set_fastpath_enabled(fused)
         for parameter, grad in grads.items():
             parameter.grad = grad
 

@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 Float32 = Literal["tf32", "fp32"]  # of convolutions; products of matrices are never rounded
 WITHOUT_FLOAT64 = ("mps",)  # device types: Apple's GPU
@@ -70,6 +71,18 @@ def evaluating(net: nn.Module) -> Iterator[None]:
         with torch.no_grad():
             for weight, before in weights:
                 weight.copy_(before)
+
+
+@contextmanager
+def attention_written_out() -> Iterator[None]:
+    """Within it attention is computed by its formula: fused kernels have neither forward-mode nor second derivatives."""
+    fused = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        with sdpa_kernel(SDPBackend.MATH):
+            yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fused)
 
 
 # How a GPU multiplies float32 numbers: PyTorch's switches, in one place. By its default a convolution rounds its factors to tf32,

@@ -422,3 +422,9 @@ def test_n_of_tokens_is_their_number():
     block = nn.Sequential(nn.Linear(5, 7), nn.Tanh(), nn.Linear(7, 5)).double().eval()
     found = measure(block, x=torch.randn(4, 3, 5, dtype=torch.float64))
     assert found.median_hw == pytest.approx(found.median / math.sqrt(5))
+
+
+def test_attention_is_differentiated_as_it_is():
+    torch.manual_seed(0)
+    block = nn.TransformerEncoderLayer(4, 2, 8, batch_first=True).eval()
+    assert measure(block, x=torch.randn(2, 3, 4), probes=2).median > 0

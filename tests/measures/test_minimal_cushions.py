@@ -116,3 +116,11 @@ def test_positions_are_tokens_where_channels_come_last(tokens):
     some = nn.Sequential(nn.Conv2d(3, 5, 2, 2), Last(), *shape, blocks, nn.Flatten(), nn.Linear(45, 4)).double().eval()
     found = minimal_cushions(some, labelled(2, 6), tangents=2)
     torch.testing.assert_close(found.pairs.diagonal(), torch.tensor([5, 5, 5, 4], dtype=torch.float64).rsqrt())
+
+
+def test_attention_is_pushed_through_as_it_is():
+    torch.manual_seed(0)
+    layers = (nn.TransformerEncoderLayer(4, 2, 8, batch_first=True) for _ in range(2))
+    some = nn.Sequential(nn.Conv2d(3, 4, 2, 2), Last(), nn.Flatten(1, 2), nn.Sequential(*layers), nn.Flatten()).eval()
+    found = minimal_cushions(some, labelled(2, 6, dtype=torch.float32), tangents=2)
+    assert (found.pairs[0, 1:3] > 0).all()

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from torch.func import jvp
 
 from lightning_app.common.calls import blank
+from lightning_app.common.isolation import attention_written_out
 from lightning_app.measures.core.channels import Channels
 from lightning_app.measures.core.hooks import WatchRelus, call_with, hooked, nearly_same, with_plain_weights
 from lightning_app.networks.blocks import blocks_of
@@ -63,7 +64,8 @@ class CutNet:
 
     def push(self, cut: int, tangent: Tensor) -> list[Tensor]:
         """J^{i,j} v at x^i for every j > i. Cost: two runs of `after`."""
-        return jvp(lambda signal: self.after(cut, signal), (self.signals[cut],), (tangent,))[1]
+        with attention_written_out():
+            return jvp(lambda signal: self.after(cut, signal), (self.signals[cut],), (tangent,))[1]
 
     def output_with(self, name: str, weights: Mapping[str, Tensor]) -> Tensor:
         """The output with other weights of the layer ``name``, (B, classes): what lies before it is not computed."""

@@ -25,11 +25,10 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from lightning_app.common.calls import adapt
 from lightning_app.common.errors import UserError
-from lightning_app.common.isolation import trained_weights, unrounded, with_float64
+from lightning_app.common.isolation import attention_written_out, trained_weights, unrounded, with_float64
 from lightning_app.measures.core.hooks import check_evaluating, own_copy, shared_copy
 from lightning_app.measures.core.losses import Loss, counted, cross_entropy, together_and_alone
 from lightning_app.measures.curvature.bilinear import BilinearConvolutions
@@ -178,8 +177,7 @@ class Hessian(InParameters):
 
     def _gradient(self, inputs: Any, labels: Tensor) -> tuple[Tensor, ...]:
         """This chunk's share of the gradient, with its graph."""
-        unfused = sdpa_kernel(SDPBackend.MATH)  # attention otherwise has no second derivative
-        with _twice(self._net), torch.enable_grad(), unfused, BilinearConvolutions(self._weights):
+        with _twice(self._net), torch.enable_grad(), attention_written_out(), BilinearConvolutions(self._weights):
             share = self._of(inputs, labels) * (counted(labels, self._loss) / self._terms)
             gradient = torch.autograd.grad(share, self._weights, create_graph=True, materialize_grads=True)
         if any(node.name() == DEAD_END for node in _graph(gradient)):

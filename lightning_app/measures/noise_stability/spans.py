@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from lightning_app.common.errors import UserError
+from lightning_app.common.isolation import attention_written_out
 from lightning_app.measures.core.channels import Channels
 from lightning_app.measures.core.hooks import hooked, nearly_same, own_copy
 from lightning_app.measures.noise_stability.batch_of_one import BnMode, normalising
@@ -148,7 +149,7 @@ def _differentiated(span: Span, x: Tensor, bn_mode: BnMode, before_relu: bool) -
         precise = Span(span.name, tuple(own_copy(module).double() for module in span.modules))
 
     def through(blocks: Span, t: Tensor) -> Tensor:
-        with normalising(bn_mode, *blocks.modules):
+        with normalising(bn_mode, *blocks.modules), attention_written_out():
             return blocks(t, before_relu)
 
     like = next((parameter for module in precise.modules for parameter in module.parameters()), x)
