@@ -10,7 +10,7 @@ from torch.func import functional_call, jacrev
 
 from callbacks import HessianSpectrum
 from callbacks.context import MeasureContext
-from lightning_app.common.errors import UserError
+from lightning_app.common.errors import DivergedError, UserError
 from lightning_app.measures.curvature.gauss_newton import GaussNewton, Matrix
 from tests.callbacks.test_calls import reader, texts
 
@@ -77,9 +77,29 @@ def test_refusals():
     net, batches = nn.Linear(2, 2), [(torch.ones(3, 2), torch.tensor([0, 1, 0]))]
     with pytest.raises(UserError, match=r"of the mean cross-entropy, .* and this loss is .*: ask for the Hessian"):
         GaussNewton(net, batches, loss=lambda outputs, labels: outputs.square().mean())
-    with pytest.raises(UserError, match="at least one sample, got none"):
+    with pytest.raises(UserError, match="at least one sample whose label counts, got none"):
         GaussNewton(net, [])
     with pytest.raises(
         UserError, match="hessian or gauss_newton or empirical_fisher, the last two without parts, got fisher"
     ):
         HessianSpectrum(matrix="fisher")
+
+
+def test_samples_that_do_not_count_are_left_out_and_a_net_that_diverged_says_so():
+    torch.manual_seed(0)
+    net, x, y = nn.Linear(3, 2).double(), torch.randn(4, 3).double(), torch.tensor([0, 1, 1, 0])
+    ignored = (torch.randn(2, 3).double(), torch.full((2,), -100))
+    expected = matrix_of(GaussNewton(net, [(x, y)]))
+    assert torch.equal(matrix_of(GaussNewton(net, [ignored, (x, y)])), expected)
+    with pytest.raises(UserError, match="whose label counts, got none"):
+        GaussNewton(net, [ignored])
+    nn.init.constant_(net.weight, torch.nan)
+    with pytest.raises(DivergedError, match="it diverged"):
+        GaussNewton(net, [(x, y)])
+
+
+def test_attention_has_a_forward_mode_derivative():
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.TransformerEncoderLayer(4, 2, 8, batch_first=True), nn.Flatten(), nn.Linear(12, 2)).eval()
+    operator = GaussNewton(net, [(torch.randn(2, 3, 4), torch.tensor([0, 1]))])
+    assert (operator @ torch.ones(operator.size)).isfinite().all()

@@ -16,8 +16,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lightning_app.common.calls import adapt
-from lightning_app.common.errors import UserError
-from lightning_app.common.isolation import unrounded
+from lightning_app.common.errors import DivergedError, UserError
+from lightning_app.common.isolation import attention_written_out, unrounded
 from lightning_app.measures.core.hooks import check_evaluating, own_copy, shared_copy
 from lightning_app.measures.core.losses import Loss, cross_entropy, rows_of
 from lightning_app.measures.curvature.hessian import CHUNK, InParameters, Pairs, chosen, cut
@@ -39,6 +39,7 @@ class GaussNewton(InParameters):
 
     Raises:
         UserError: where curvlinops is not installed, for another loss, half precision, no samples, or training mode.
+        DivergedError: for a net whose loss is no finite number.
 
     >>> net = nn.Linear(1, 2, bias=False).double()
     >>> _ = nn.init.zeros_(net.weight)
@@ -69,10 +70,12 @@ class GaussNewton(InParameters):
         for inputs, labels in pieces:
             terms = _Terms(self._net, inputs, labels, loss)
             rows = self._checked(terms, loss, matrix)
+            if not len(rows):  # all labels of this piece are ignored
+                continue
             given = (terms, nn.CrossEntropyLoss(), [*self.parameters.values()], [(torch.zeros(1), rows)])
             self._parts.append((len(rows), kind(*given, check_deterministic=False, num_data=1)))
         if not self._parts:
-            raise UserError(f"{matrix} needs at least one sample, got none.")
+            raise UserError(f"{matrix} needs at least one sample whose label counts, got none.")
 
     @unrounded()
     def __matmul__(self, vector: Tensor) -> Tensor:
@@ -87,7 +90,11 @@ class GaussNewton(InParameters):
         """The labels of the rows, of a loss that is their mean cross-entropy."""
         outputs = self._net(terms.inputs)
         rows, labels = rows_of(outputs, terms.labels, loss)
+        if not len(labels):
+            return labels
         asked, known = float(loss(outputs, terms.labels)), float(F.cross_entropy(rows, labels))
+        if not math.isfinite(asked) and not math.isfinite(known):
+            raise DivergedError(f"{matrix} needs a finite loss, and that of this net is {known}: it diverged.")
         if not math.isclose(asked, known, rel_tol=1e-3, abs_tol=1e-6):
             raise UserError(
                 f"{matrix} is that of the mean cross-entropy, {known:.4g} here, and this loss is {asked:.4g}: ask for the "
@@ -104,4 +111,5 @@ class _Terms(nn.Module):
         self.net, self.inputs, self.labels, self.loss = net, inputs, labels, loss
 
     def forward(self, _: Tensor) -> Tensor:
-        return rows_of(self.net(self.inputs), self.labels, self.loss)[0]
+        with attention_written_out():
+            return rows_of(self.net(self.inputs), self.labels, self.loss)[0]
