@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from lightning_app.common.errors import UserError
 from lightning_app.measures import (
     CutNet,
     Hessian,
@@ -147,3 +148,25 @@ def test_a_diverged_net_shows(name, headline, weight):
     some = net()
     some.conv0.weight.data[0, 0, 0, 0] = weight
     assert math.isnan(headline(MEASURES[name](some, WHOLE, 0)))
+
+
+class DropPath(nn.Module):
+    """As timm's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.drop_prob = 0.1
+
+
+@pytest.mark.parametrize("measure", ["probe", "cuts", "contraction", "interlayer", "hessian", "depth"])
+@pytest.mark.parametrize(
+    "part",
+    [nn.BatchNorm2d(3), nn.RReLU(), nn.LSTM(2, 2, 2, dropout=0.1), nn.MultiheadAttention(2, 1, dropout=0.1), DropPath()],
+    ids=lambda part: type(part).__name__,
+)
+def test_a_net_with_a_part_in_training_mode_is_refused(measure, part):
+    some = net()
+    some.part = part
+    part.train()
+    with pytest.raises(UserError, match=r"'part.*' is in training mode: call net.eval"):
+        MEASURES[measure](some, WHOLE, 0)

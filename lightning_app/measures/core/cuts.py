@@ -24,7 +24,7 @@ from torch.func import jvp
 from lightning_app.common.calls import blank
 from lightning_app.common.isolation import attention_written_out
 from lightning_app.measures.core.channels import Channels
-from lightning_app.measures.core.hooks import WatchRelus, call_with, hooked, nearly_same, with_plain_weights
+from lightning_app.measures.core.hooks import WatchRelus, call_with, check_evaluating, hooked, nearly_same, with_plain_weights
 from lightning_app.networks.blocks import blocks_of
 from lightning_app.networks.layers import Layer, layers_of
 
@@ -37,6 +37,9 @@ class CutNet:
     Python counts from 0: ``signals[0]`` is x^1. The net itself is not touched: all happens on a copy that shares its
     parameters. A net without blocks has no cuts, only its output.
 
+    Raises:
+        UserError: for a net in training mode.
+
     Attributes:
         signals: x^1, x^2, ..., the output; each (B, ...).
         positions: n_i of each: H W of a map, T of tokens, 1 of a vector (`Channels`).
@@ -46,6 +49,7 @@ class CutNet:
 
     @torch.no_grad()
     def __init__(self, net: nn.Module, images: Tensor) -> None:
+        check_evaluating(net, "a cut")
         self._net = with_plain_weights(net)
         self._images = images
         clean = _Passage(self._net)(images)

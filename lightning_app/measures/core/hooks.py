@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
-from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.dropout import _DropoutNd
 from torch.nn.utils.parametrize import is_parametrized
 from torch.overrides import TorchFunctionMode
@@ -22,6 +22,9 @@ from lightning_app.common.isolation import tensors_in, unwrapped
 
 _IN_PLACE = {torch.relu_, Tensor.relu_}
 RELUS = {F.relu, torch.relu, Tensor.relu} | _IN_PLACE  # nn.ReLU calls F.relu; F.relu_ is torch.relu_
+
+_MOVING = (_NormBase, _DropoutNd, nn.RReLU)  # in training mode something else
+_RATES = ("p", "dropout", "drop_prob")  # also of attention, LSTMs, StochasticDepth of torchvision, DropPath of timm
 
 
 @contextmanager
@@ -138,13 +141,22 @@ def call_with(
 
 
 def check_evaluating(net: nn.Module, measure: str) -> None:
-    """Refuse a net with a BatchNorm, which mixes samples, or a dropout in training mode, by a UserError that names it."""
+    """Refuse a net of which a part in training mode mixes samples, moves its statistics or draws, by a UserError that names it.
+
+    Modules without such a part may be in any mode.
+    """
     for name, module in net.named_modules():
-        if module.training and isinstance(module, (_BatchNorm, _DropoutNd)):
+        if module.training and (isinstance(module, _MOVING) or any(_drops(module, rate) for rate in _RATES)):
             raise UserError(
                 f"{measure} needs the net in evaluation mode, and '{name or type(module).__name__}' is in training mode: "
                 "call net.eval()."
             )
+
+
+def _drops(module: nn.Module, name: str) -> bool:
+    """Whether it drops something, at a rate of this name."""
+    rate = getattr(module, name, 0.0)
+    return isinstance(rate, (int, float)) and 0 < rate <= 1
 
 
 def nearly_same(one: Tensor, other: Tensor, tolerance: float) -> bool:

@@ -20,7 +20,7 @@ from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 from lightning_app.common.errors import UserError
 from lightning_app.common.isolation import unwrapped
 from lightning_app.identity import shortcut
-from lightning_app.measures.core.hooks import sample_norms, shared_copy
+from lightning_app.measures.core.hooks import check_evaluating, sample_norms, shared_copy
 from lightning_app.measures.core.losses import Loss, ReturnedLoss, counted, cross_entropy, together_and_alone, wrong
 from lightning_app.networks.layers import ROLES, Layer, layers_of
 
@@ -60,7 +60,7 @@ def probe_forward(
     """Loss, error and the norms at all layers, in one pass over the data.
 
     Args:
-        net: images -> logits (B, classes), in the caller's mode. Measured on a copy of its structure that shares its
+        net: images -> logits (B, classes), in evaluation mode. Measured on a copy of its structure that shares its
             tensors, so that nothing stays behind and it does not matter whether it was compiled.
         layers: of this net, each at one of its calls (`Layer.at_call`). One that the forward pass does not call so often is
             absent from the result. Half-precision activations are upcast.
@@ -71,7 +71,11 @@ def probe_forward(
 
     Cost: one forward pass plus two reductions a layer, three with a skip. Compiled about a tenth more than an evaluation
     of the same images (docs/speed.md, "measures"); uncompiled about twice one.
+
+    Raises:
+        UserError: for a net in training mode, and for samples of which none has a label that counts.
     """
+    check_evaluating(net, "a probe")
     net, taps = _instrument(net, layers)
     places = [_place(layer) for layer in layers]
     results, size, count, terms, mean = [], None, 0, 0, True

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from lightning_app.measures.core.histogram import Histogram, histogram
-from lightning_app.measures.core.hooks import WatchRelus, sample_norms, shared_copy
+from lightning_app.measures.core.hooks import WatchRelus, check_evaluating, sample_norms, shared_copy
 
 EDGES = torch.logspace(0, 1, 101, dtype=torch.float64)  # 1 to 10, 100 bins a decade; sqrt 2 lies in the 16th
 
@@ -36,9 +36,13 @@ class Contraction:
 def contraction(net: nn.Module, batches: Iterable[tuple[Tensor, Tensor]]) -> Contraction:
     """c = max over samples x and layers i of ``||x^i|| / ||relu(x^i)||``, x^i the pre-activation of layer i.
 
-    The net is used in the mode it is in, and the ReLUs are those of `hooks.WatchRelus`; labels are ignored. Scaling the
+    The net is in evaluation mode, and the ReLUs are those of `hooks.WatchRelus`; labels are ignored. Scaling the
     input of a ReLU by a > 0 changes nothing. Cost: one forward pass and two norms a ReLU.
+
+    Raises:
+        UserError: for a net in training mode.
     """
+    check_evaluating(net, "contraction")
     net = shared_copy(net)
     of_relus = [*zip(*(_ratios(net, images) for images, _ in batches), strict=True)]
     of_samples = [torch.cat(parts) for parts in of_relus if all(part is not None for part in parts)]
