@@ -47,7 +47,8 @@ def evidence(differences: np.ndarray) -> np.ndarray:
     Definition:
         E_n = mean over stakes c of Π_i exp(c s_i) / cosh(c s_i), with s_i = d_i / √(mean of d_1², ..., d_i²). Given its size,
         d_i has either sign with equal chance under symmetry, so each factor has mean 1. An infinite d_i, of a pair of which one
-        net has failed, takes the largest |s| of the finite ones before it, at least 1, and has no part in the root mean square.
+        net has failed, takes for |s_i| the largest |d| before it over the present root mean square, at least 1, and
+        has no part in that mean.
 
     Args:
         differences: (..., n), in the order in which they were seen. Zeros say nothing and count as pairs.
