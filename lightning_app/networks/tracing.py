@@ -10,12 +10,13 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from lightning_app.common.calls import Inputs, call
 from lightning_app.common.errors import UserError, first_line
 from lightning_app.common.isolation import evaluating, tensors_in, unwrapped
-from lightning_app.networks.layers import Layer, layers_of
+from lightning_app.networks.layers import MAPS, Layer, layers_of
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,7 @@ def _weight_of(module: nn.Module) -> Any:
 
 MADE_OF = "parametrizations."  # what a parametrised weight is made of: the weight itself is listed
 LOOSE = "a weight that no layer holds: the net uses it as it likes"
-NO_TENSOR = -1  # in place of a number of rows
+NO_TENSOR, OTHER_MAP = -1, -2  # in place of a number of rows
 NO_MAP = "a cushion is of a convolution, a linear map, an embedding or attention, this is a {}"
 
 
@@ -95,6 +96,9 @@ def _reason(layer: Layer, calls: list[int], samples: int) -> str:
         return "the net never calls it: it is not used, or its weight is without it"
     if NO_TENSOR in calls:  # embeddings of positions that are given a shape
         return "its input is no tensor"
+    if OTHER_MAP in calls:
+        own, kind = type(layer.module).__name__, _kind(layer.module).__name__
+        return f"its class {own} computes something else with its weight than a {kind}"
     if any(rows not in (1, samples) for rows in calls):
         return f"its input has {max(calls)} rows for {samples} samples, and a cushion is of each sample"
     if layer.is_conv and layer.module.padding_mode != "zeros":
@@ -113,7 +117,14 @@ def _calls(net: nn.Module, modules: Collection[nn.Module], sample: Tensor | Inpu
         )
         calls[module].append(NO_TENSOR if x is None else x.shape[1 if time_first else 0])
 
+    def compare(module: Any, inputs: tuple, named: dict[str, Any], out: Any) -> None:
+        if calls[module][-1] != NO_TENSOR and not _is_its_map(module, inputs, named, out):
+            calls[module][-1] = OTHER_MAP
+
     handles = [module.register_forward_pre_hook(note, with_kwargs=True) for module in modules]
+    handles += [
+        module.register_forward_hook(compare, with_kwargs=True) for module in modules if _has_own_forward(module)
+    ]
     try:
         with evaluating(net):
             if net in modules:  # below, its own hook is passed by
@@ -126,3 +137,29 @@ def _calls(net: nn.Module, modules: Collection[nn.Module], sample: Tensor | Inpu
         for handle in handles:
             handle.remove()
     return calls
+
+
+def _kind(module: nn.Module) -> Any:
+    """The class of PyTorch that it is one of."""
+    return next(each for each in type(module).__mro__ if each.__module__.startswith("torch.nn.modules."))
+
+
+def _has_own_forward(module: nn.Module) -> bool:
+    """Whether a subclass of a linear map says itself how it is called."""
+    names = ("forward", "_conv_forward")
+    own = any(getattr(type(module), name, None) is not getattr(_kind(module), name, None) for name in names)
+    return isinstance(module, MAPS) and own
+
+
+def _is_its_map(module: Any, inputs: tuple, named: dict[str, Any], out: Any) -> bool:
+    """Whether it put out what its kind does: a subclass may standardise its weight, pad, or scale."""
+    kind = _kind(module)
+    try:
+        if hasattr(kind, "_conv_forward"):  # not by `forward`, which may call that of the subclass
+            expected = kind._conv_forward(module, *inputs, **named, weight=module.weight, bias=module.bias)
+        else:
+            expected = kind.forward(module, *inputs, **named)
+    except (RuntimeError, TypeError, ValueError):
+        return False
+    near = 1e-3 * float(expected.detach().abs().max()) if expected.numel() else 0.0
+    return isinstance(out, Tensor) and out.shape == expected.shape and torch.allclose(out, expected, rtol=0, atol=near)

@@ -108,3 +108,41 @@ def test_a_net_may_be_one_layer(net):
 def test_a_parametrised_weight_is_one_weight():
     net = nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(4, 3)), nn.ReLU(), nn.Linear(3, 2))
     assert reasons(net, 4) == {"0": "", "2": ""}
+
+
+class Standardised(nn.Conv2d):
+    """As timm's StdConv2d."""
+
+    def forward(self, x):
+        weight = self.weight - self.weight.mean((1, 2, 3), keepdim=True)
+        return nn.functional.conv2d(x, weight, self.bias, self.stride, self.padding)
+
+
+class Padding(nn.Conv2d):
+    """As timm's Conv2dSame, which pads its input by itself."""
+
+    def _conv_forward(self, x, weight, bias):
+        return super()._conv_forward(nn.functional.pad(x, (0, 1, 0, 1)), weight, bias)
+
+
+class Checking(nn.Conv2d):
+    """As detectron's: another forward, the same map."""
+
+    def forward(self, input):
+        assert input.ndim == 4
+        return super().forward(input)
+
+
+class Scaled(nn.Embedding):
+    def forward(self, tokens):
+        return 8 * super().forward(tokens)
+
+
+@pytest.mark.parametrize("kind", [Standardised, Padding])
+def test_a_subclass_that_computes_something_else_has_no_cushion(kind):
+    torch.manual_seed(0)
+    net = nn.Sequential(kind(1, 2, 3), Checking(2, 2, 1))
+    said = {found.path: found.reason for found in survey(net, torch.randn(1, 1, 6, 6))}
+    assert said == {"0": f"its class {kind.__name__} computes something else with its weight than a Conv2d", "1": ""}
+    (found,) = survey(nn.Sequential(Scaled(3, 2)), torch.tensor([[1, 2]]))
+    assert "class Scaled computes something else" in found.reason
