@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 
 from lightning_app.common.errors import UserError, nearest
+from lightning_app.common.isolation import unwrapped
 from lightning_app.identity import shortcut
 
 
@@ -77,8 +78,9 @@ def blocks_of(net: nn.Module) -> tuple[Span, ...]:
 
     A net with a method ``block_list()`` says them itself. Of any other one they are the composite children of its
     Sequentials (those that hold a convolution or linear map below them and are not Sequentials themselves), as
-    registered: "layer1.0", ... in torchvision's ResNets.
+    registered: "layer1.0", ... in torchvision's ResNets. Names are those in the net that ``torch.compile`` wraps.
     """
+    net = unwrapped(net)
     if own := getattr(net, "block_list", None):
         blocks = own()
         digits = max(2, len(str(len(blocks))))
@@ -99,6 +101,7 @@ def span_of(net: nn.Module, name: str) -> Span:
     Raises:
         UserError: if there is none of that name, with the nearest ones and the list.
     """
+    net = unwrapped(net)
     blocks = blocks_of(net)
     known = {block.name: block for block in blocks}
     if name in known:

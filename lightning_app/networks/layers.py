@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 
 from lightning_app.common.errors import UserError
+from lightning_app.common.isolation import unwrapped
 from lightning_app.identity import id_entries
 
 MAPS = (_ConvNd, nn.Linear, nn.Embedding)  # and transformers' Conv1D
@@ -119,7 +120,7 @@ class Layer:
         return self.weight.detach().to("cpu", torch.float64)
 
     def transferred(self) -> Tensor:
-        """T(W), the weight of the plain layer that computes ``W x + S x``; W itself without a skip. In float64 on the CPU.
+        """T(W), of the plain layer that computes ``W x + S x``; W itself without a skip. In float64 on the CPU.
 
         Raises:
             ValueError: as `identity`.
@@ -200,8 +201,9 @@ def layers_of(net: nn.Module) -> tuple[Layer, ...]:
     attention, as registered.
 
     A net without ``layers()`` is taken at face value: no ID entries, no skips, registration order for forward order. A weight
-    that several layers share (tied) has one name, its first.
+    that several layers share (tied) has one name, its first. Names are those in the net that ``torch.compile`` wraps.
     """
+    net = unwrapped(net)
     own = getattr(net, "layers", None)
     if inspect.ismethod(own):  # in many nets it is a Sequential
         return own()

@@ -6,7 +6,7 @@ import torchvision
 from torch import nn
 
 from lightning_app.common.errors import UserError
-from lightning_app.networks import SimplifiedNet, blocks_of, span_of
+from lightning_app.networks import SimplifiedNet, blocks_of, layers_of, span_of
 
 
 def test_a_nets_own_blocks_are_numbered_from_one():
@@ -60,3 +60,11 @@ def test_a_block_that_does_not_exist_gets_the_nearest_name_and_the_list(name, me
 def test_a_net_without_blocks_lists_its_modules():
     with pytest.raises(UserError, match=r"It has: 0, 1\."):
         span_of(nn.Sequential(nn.Flatten(), nn.Linear(4, 2)), "block01")
+
+
+def test_a_compiled_net_has_the_names_of_the_net():
+    net = torchvision.models.resnet18()
+    compiled = torch.compile(net)
+    assert [block.name for block in blocks_of(compiled)] == [block.name for block in blocks_of(net)]
+    assert [layer.weight_name for layer in layers_of(compiled)] == [layer.weight_name for layer in layers_of(net)]
+    assert span_of(compiled, "layer1.0.conv1").modules == (net.layer1[0].conv1,)
