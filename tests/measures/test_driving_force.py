@@ -178,3 +178,11 @@ def test_frozen_parameters_have_no_force():
     net.requires_grad_(False)
     with pytest.raises(UserError, match="layers with trained weights, this Sequential has none"):
         forces_on(net, *pairs, F.cross_entropy)
+
+
+def test_the_loss_of_tokens_is_the_cross_entropy_of_all_other_measures():
+    torch.manual_seed(0)
+    net, x, labels = nn.Linear(3, 4), torch.randn(2, 5, 3), torch.arange(10).reshape(2, 5) % 4
+    expected = forces_on(net, x, labels, lambda out, y: F.cross_entropy(out.movedim(-1, 1), y))
+    found = driving_force(net, [(x, labels)], layers_of(net))
+    assert found["scale"].first_order == pytest.approx(expected["scale"].first_order, rel=1e-6)

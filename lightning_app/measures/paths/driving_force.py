@@ -22,12 +22,12 @@ from dataclasses import dataclass
 from statistics import fmean
 
 import torch
-import torch.nn.functional as F
 from torch import nn
 
 from lightning_app.common.errors import UserError
 from lightning_app.common.isolation import trained_weights, unwrapped
-from lightning_app.measures.curvature.hessian import MEMORY, Hessian, Loss, Pairs
+from lightning_app.measures.core.losses import Loss, cross_entropy
+from lightning_app.measures.curvature.hessian import MEMORY, Hessian, Pairs
 from lightning_app.measures.weights.normalisation import Normalisation
 from lightning_app.networks.layers import Layer
 
@@ -57,7 +57,7 @@ def driving_force(
     batches: Pairs,
     layers: Sequence[Layer],
     norms: Sequence[Normalisation] = (),
-    loss: Loss = F.cross_entropy,
+    loss: Loss = cross_entropy,
     double: bool = False,
     memory: int = MEMORY,
 ) -> dict[str, Force]:
