@@ -283,3 +283,11 @@ NOT_SYMMETRIC = "is symmetric, and autograd's second derivative of Sequential is
 def test_refusals(make, said):
     with pytest.raises(UserError, match=said):
         make()
+
+
+@pytest.mark.parametrize("batch", [16, 1])
+def test_weights_of_classes_show_where_the_first_samples_are_of_one_class(batch):
+    torch.manual_seed(0)
+    pairs = [*zip(torch.randn(16, 2).split(batch), torch.arange(2).repeat_interleave(8).split(batch))]
+    with pytest.raises(UserError, match="a mean over samples"):
+        Hessian(nn.Linear(2, 2), pairs, nn.CrossEntropyLoss(torch.tensor([1.0, 3.0])))

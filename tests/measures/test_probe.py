@@ -1,6 +1,7 @@
 """One forward pass: the right numbers in every way a net is run, and no trace left in the net."""
 
 import copy
+import math
 import subprocess
 import sys
 
@@ -189,6 +190,15 @@ def test_compiled_equals_eager_and_is_compiled_once(fresh_compiler):
         for each in (other, in_place, wrapped):
             found = probe_forward(each, layers_of(each), batches, compile=True)
             assert_norms(found.layers, expected.layers, 2e-6)
+
+
+def test_a_risk_of_a_sum_is_no_number_also_behind_a_batch_of_one():
+    x, y = torch.randn(5, 3), torch.randn(5, 2)
+    pairs = [(x[:1], y[:1]), (x[1:], y[1:])]
+    risks = [
+        probe_forward(nn.Linear(3, 2), (), pairs, loss=nn.MSELoss(reduction=name)).loss for name in ("sum", "mean")
+    ]
+    assert [math.isnan(risk) for risk in risks] == [True, False]
 
 
 MEMORY = """

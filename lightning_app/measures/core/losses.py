@@ -1,19 +1,20 @@
 """Losses of labels a sample and of labels a token: what the mean of a batch is over, and what is wrong in it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lightning_app.common.calls import IGNORED, behind_loss, call, outputs_of, returned_loss, takes
+from lightning_app.common.calls import IGNORED, behind_loss, call, joined, outputs_of, returned_loss, takes
 from lightning_app.common.errors import UserError
 from lightning_app.common.isolation import unwrapped
 from lightning_app.measures.core.hooks import call_with, hooked
 from lightning_app.networks.layers import layers_of
 
 Loss = Callable[[Tensor, Tensor], Tensor]  # (outputs, labels) -> mean of the batch, ()
+Pair = tuple[Any, Tensor]  # inputs, a tensor or `Inputs`, and labels
 MAPS_1D = (nn.Conv1d, nn.ConvTranspose1d)
 
 
@@ -129,19 +130,49 @@ def counts_of(labels: Tensor, loss: Loss) -> Tensor:
     return (labels[:, _shift(loss) :] if _of_tokens(labels) else labels).ne(ignored_label(loss)).sum()
 
 
-def together_and_alone(
-    of: Callable[[Any, Tensor], Tensor], inputs: Any, labels: Tensor, loss: Loss
-) -> tuple[Tensor, Tensor]:
-    """Loss of some samples together, and the mean of each one's own, () float64: the same for a mean over samples or tokens.
+@torch.no_grad()
+def no_mean(of: Callable[[Any, Tensor], Tensor], pieces: Sequence[Pair], loss: Loss) -> tuple[float, float] | None:
+    """Loss of a few samples together, and the mean of each one's own, where they differ: None for a mean over samples.
+
+    Also for one over tokens. A sum, or a mean with weights, would make what is measured depend on the batches.
+
+    Args:
+        of: (inputs, labels) -> loss.
+        pieces: of the samples, on which it is tried (`spread`).
 
     >>> x, labels = torch.zeros(2, 1), torch.zeros(2, 1)
-    >>> [float(each) for each in together_and_alone(lambda x, y: (x - y + 3).sum(), x, labels, F.mse_loss)]
-    [6.0, 3.0]
+    >>> no_mean(lambda x, y: (x - y + 3).sum(), [(x, labels)], F.mse_loss)
+    (6.0, 3.0)
     """
+    inputs, labels = spread(pieces)
     ones = [*zip(inputs.split(1), labels.split(1))]
     terms = torch.stack([counts_of(label, loss) for _, label in ones])
     losses = torch.stack([of(*one).double() for one in ones])
-    return of(inputs, labels).double(), losses.where(terms > 0, 0) @ terms.double() / terms.sum()
+    together, mean = of(inputs, labels).double(), losses.where(terms > 0, 0) @ terms.double() / terms.sum()
+    same = bool(mean.isnan()) or bool(torch.isclose(together, mean, rtol=1e-3, atol=1e-6))
+    return None if same else (float(together), float(mean))
+
+
+def spread(pieces: Sequence[Pair], most: int = 8) -> Pair:
+    """At most so many samples, evenly spread over the pieces that have the form of the largest one.
+
+    >>> spread([(torch.arange(3), torch.arange(3)), (torch.arange(3, 16), torch.arange(3, 16))])[1].tolist()
+    [0, 2, 4, 6, 8, 10, 12, 14]
+    """
+    form = _form(max(pieces, key=lambda piece: len(piece[1])))  # sequences of another length cannot be joined with it
+    alike = [piece for piece in pieces if _form(piece) == form]
+    step, start, found = -(-sum(len(labels) for _, labels in alike) // most), 0, []
+    for inputs, labels in alike:
+        rows = torch.arange(-start % step, len(labels), step, device=labels.device)
+        found.append((inputs[rows], labels[rows]))
+        start += len(labels)
+    some, of_some = zip(*found)
+    return joined(some), torch.cat(of_some)
+
+
+def _form(piece: Pair) -> list[torch.Size]:
+    inputs, labels = piece
+    return [each.shape[1:] for each in (*getattr(inputs, "tensors", [inputs]), labels)]
 
 
 def wrong(outputs: Tensor, labels: Tensor, loss: Loss) -> Tensor | None:

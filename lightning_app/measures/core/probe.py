@@ -21,7 +21,7 @@ from lightning_app.common.errors import UserError
 from lightning_app.common.isolation import unwrapped
 from lightning_app.identity import shortcut
 from lightning_app.measures.core.hooks import check_evaluating, sample_norms, shared_copy
-from lightning_app.measures.core.losses import Loss, ReturnedLoss, counted, cross_entropy, together_and_alone, wrong
+from lightning_app.measures.core.losses import Loss, ReturnedLoss, counted, cross_entropy, no_mean, wrong
 from lightning_app.networks.layers import ROLES, Layer, layers_of
 
 Norms = tuple[Tensor, Tensor, Tensor]  # of input, branch and output at one layer, each (B,) float64
@@ -78,9 +78,10 @@ def probe_forward(
     check_evaluating(net, "a probe")
     net, taps = _instrument(net, layers)
     places = [_place(layer) for layer in layers]
-    results, size, count, terms, mean = [], None, 0, 0, True
+    results, size, count, terms, mean = [], None, 0, 0, None
     for images, labels in batches:
-        mean = mean and (size is not None or _is_mean(net, images, labels, loss))  # the first batch tells
+        if mean is None and len(labels) > 1:  # the first batch tells; one sample says nothing
+            mean = _is_mean(net, images, labels, loss)
         size, count, few = size or len(images), count + len(images), counted(labels, loss)
         step = _compiled_step() if compile and len(images) == size else _step
         risk, errors, norms = step(net, taps, places, images, labels, loss)
@@ -100,7 +101,9 @@ def probe_forward(
     ]
     found = {name: LayerNorms(x, branch, out, size) for (name, size), (x, branch, out) in zip(called, by_layer)}
     risk_sum, wrong_sum = float(torch.stack(losses).sum()), float(torch.stack(wrongs).sum())
-    return ProbeResult(loss=risk_sum / terms if mean else math.nan, error=wrong_sum / terms, count=count, layers=found)
+    return ProbeResult(
+        loss=math.nan if mean is False else risk_sum / terms, error=wrong_sum / terms, count=count, layers=found
+    )
 
 
 def _instrument(net: nn.Module, layers: Sequence[Layer]) -> tuple[nn.Module, list[Any]]:
@@ -211,14 +214,12 @@ def _is_mean(net: nn.Module, images: Any, labels: Tensor, loss: Loss) -> bool:
     """Whether the loss is a mean over samples, as far as a few tell: else the risk of all would depend on their batches."""
     if loss is cross_entropy or isinstance(loss, ReturnedLoss):
         return True
-    rows = torch.arange(0, len(labels), -(-len(labels) // 8), device=labels.device)
     try:
-        together, mean = together_and_alone(lambda x, y: loss(_wide(net(x)), y), images[rows], labels[rows], loss)
+        return no_mean(lambda x, y: loss(_wide(net(x)), y), [(images, labels)], loss) is None
     except (torch.OutOfMemoryError, torch.AcceleratorError):
         raise
     except (IndexError, RuntimeError, ValueError):  # of a loss of pairs, for example, which takes no single sample
         return True
-    return bool(mean.isnan()) or bool(torch.isclose(together, mean, rtol=1e-3, atol=1e-6))
 
 
 @functools.cache

@@ -30,7 +30,7 @@ from lightning_app.common.calls import adapt
 from lightning_app.common.errors import UserError
 from lightning_app.common.isolation import attention_written_out, trained_weights, unrounded, with_float64
 from lightning_app.measures.core.hooks import check_evaluating, own_copy, shared_copy
-from lightning_app.measures.core.losses import Loss, counted, cross_entropy, together_and_alone
+from lightning_app.measures.core.losses import Loss, counted, cross_entropy, no_mean
 from lightning_app.measures.curvature.bilinear import BilinearConvolutions
 
 Pairs = Iterable[tuple[Any, ...]]  # (inputs, labels), inputs a tensor or `Inputs`
@@ -40,7 +40,7 @@ COLUMNS = 64  # of a dense Hessian at once
 MEMORY = 4 * 2**30  # bytes of kept graphs
 GRAPH = 2**30  # bytes of one chunk's graph: of large nets it holds few samples
 NOT_TWICE = "cannot be differentiated twice"
-CHECKED = 8  # samples on which the loss, and the symmetry of H, are tried
+CHECKED = 8  # samples on which the symmetry of H is tried
 # Of ||H v||: float32 leaves 1e-6 where the outputs are logits, a wrong second derivative 1e-3 and more.
 ASYMMETRY = 1e-4
 ROUNDING = 1e-2  # of ||H v||, in float32 behind a LogSoftmax: products are then wrong by about as much
@@ -258,18 +258,12 @@ class Hessian(InParameters):
             found = max(found, abs(_dot(u, hv) - _dot(v, hu)) / size if size else 0.0)
         return found
 
-    @torch.no_grad()
     def _check_loss(self) -> None:
-        """A sum, or a mean with weights, would make the Hessian depend on how the samples lie in batches."""
-        inputs, labels = self._few()
-        if not counted(labels, self._loss):
-            return
-        whole, mean = together_and_alone(self._of, inputs, labels, self._loss)
-        if not torch.allclose(whole, mean, rtol=1e-3, atol=1e-6, equal_nan=True):
+        if differing := no_mean(self._of, self._chunks, self._loss):
             raise UserError(
                 "a Hessian needs a loss that is a mean over samples, or over the tokens whose label is not -100, without "
-                f"weights: of {len(labels)} samples it is "
-                f"{float(whole):.4g}, and the mean of their losses {float(mean):.4g}. {ADVICE}"
+                f"weights: of some samples it is {differing[0]:.4g}, and the mean of their losses {differing[1]:.4g}. "
+                f"{ADVICE}"
             )
 
     def _backward(self, gradient: tuple[Tensor, ...], parts: list[Tensor], batched: bool, keep: bool) -> list[Tensor]:
