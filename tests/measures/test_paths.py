@@ -349,3 +349,18 @@ def test_the_readouts_bias_belongs_to_no_length(make):
     assert size(found.constant[-10:] - bias) < EXACT and not found.constant[:-10].any()
     net.readout.bias.requires_grad_(False)
     assert not path_gradients(net, x, labels).constant.any()
+
+
+def test_a_net_without_parameters_has_paths_and_no_gradients():
+    x, labels = torch.randn(3, 4), torch.zeros(3, dtype=torch.long)
+    found = path_outputs(nn.Flatten().eval(), x)
+    assert found.lengths.tolist() == [0]
+    torch.testing.assert_close(found.outputs[0], x)
+    frozen, one = nn.Linear(4, 2).requires_grad_(False), nn.Linear(4, 2)
+    for net, names, words in (
+        (nn.Flatten(), None, "none of this Flatten"),
+        (frozen, None, "none of this Linear"),
+        (one, ["wieght"], "'wieght' is none of this Linear"),
+    ):
+        with pytest.raises(UserError, match=words):
+            path_gradients(net, x, labels, names=names)

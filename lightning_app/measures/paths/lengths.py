@@ -121,7 +121,8 @@ def path_outputs(net: nn.Module, inputs: Tensor | Inputs) -> PathOutputs:
 def _in_full(net: nn.Module, inputs: Any) -> tuple[nn.Module, Any]:
     """A copy on the same parameters; of a net in half precision one in float32, in which parts add up."""
     check_evaluating(net, "a resolution by path length")
-    half = next(net.parameters()).dtype in (torch.bfloat16, torch.float16)
+    first = next(net.parameters(), None)
+    half = first is not None and first.dtype in (torch.bfloat16, torch.float16)
     copied = own_copy(net).float() if half else shared_copy(net)
     adapt(copied)
     return copied, inputs.to(dtype=torch.float32) if half and inputs.is_floating_point() else inputs
@@ -143,13 +144,14 @@ def path_gradients(
     Cost: 2 (p + 1) gradients of the batch, and memory for as many; one more if gates change nearby.
 
     Raises:
-        UserError: as `path_outputs`, and for a loss that is no number for each batch.
+        UserError: as `path_outputs`, for a loss that is no number for each batch, and where no parameter of these names
+            is trained.
     """
     net, inputs = _in_full(net, inputs)
+    weights = _asked(net, names)
     few = path_outputs(net, inputs[:1])
     longest = int(few.lengths[-1])
     delta = _delta(net, inputs, labels, loss)
-    weights = [weight for name, weight in trained_weights(net).items() if names is None or name in names]
     half = (longest + 1) // 2 + 1  # of the roots of unity: the others are their conjugates
     spectrum = torch.stack([_root_gradient(net, inputs, delta, weights, k, longest) for k in range(half)])
     by_length = torch.fft.irfft(spectrum.conj(), longest + 1, dim=0)
@@ -162,6 +164,22 @@ def path_gradients(
             whole = _flat_gradient((net(inputs) * delta).sum(), weights)
         through_gates = whole - gradients.sum(0) - constant
     return PathGradients(few.lengths, gradients, constant, through_gates)
+
+
+def _asked(net: nn.Module, names: Collection[str] | None) -> list[nn.Parameter]:
+    """In the net's order."""
+    trained = trained_weights(net)
+    if wrong := [name for name in names or () if name not in trained]:
+        raise UserError(
+            f"path gradients are in trained parameters, and '{wrong[0]}' is none of this {type(net).__name__}."
+        )
+    weights = [weight for name, weight in trained.items() if names is None or name in names]
+    if not weights:
+        raise UserError(
+            f"path gradients are in trained parameters, and none of this {type(net).__name__} is asked for: it is "
+            "frozen, has no parameters, or the names are empty. Use path_outputs."
+        )
+    return weights
 
 
 @torch.enable_grad()
