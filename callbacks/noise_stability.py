@@ -62,8 +62,8 @@ class NoiseStability(Measure):
         * ρ as defined is held down by biases and BatchNorm, and goes to 0 with the noise; ``rho_linearisation`` is not.
         * A skip makes the block the smallest unit: nets without blocks have neither smoothness nor bound.
         * Risk and error are cross-entropy's, whatever the loss trained with.
-        * Blocks that take or return something else than one tensor with a row a sample, and ReLUs of other rows (windows, tables),
-          are passed over: the first are no cuts, ``noise/contraction/skipped`` counts the second.
+        * Blocks that take or return something else than one tensor with a row a sample are no cuts. ReLUs of other rows
+          (windows, tables) are passed over; ``noise/contraction/skipped`` counts them.
         * The bound's order between plain and residual nets differs between seeds and readings of the cushion.
 
     Source:

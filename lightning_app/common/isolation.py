@@ -55,7 +55,7 @@ def tensors_in(values: Any, _within: frozenset[int] = frozenset()) -> Iterator[T
 def evaluating(net: nn.Module) -> Iterator[None]:
     """Evaluation mode without gradients; modes of modules and the random state are put back as they were.
 
-    So are the weights of embeddings with a ``max_norm``: in any mode a pass shortens the rows that it looks up, for good.
+    So are the weights of embeddings with a ``max_norm``: in any mode a pass shortens the rows that it looks up.
     """
     modes = {module: module.training for module in net.modules()}
     bounded = [module.weight for module in modes if getattr(module, "max_norm", None) is not None]
@@ -75,7 +75,7 @@ def evaluating(net: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def attention_written_out() -> Iterator[None]:
-    """Within it attention is computed by its formula: fused kernels have neither forward-mode nor second derivatives."""
+    """Within it attention is computed by its formula, as fused kernels lack forward-mode and second derivatives."""
     fused = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:

@@ -350,8 +350,8 @@ def expected(net: nn.Module, found: Mapping[str, float], shape: Sequence[int]) -
     small branches.
 
     Args:
-        net: of blocks of one convolution (`is_ordinary`) behind a first convolution, without normalisation or pooling before,
-            between or in them, such as a `SimplifiedNet`. Empty for any other.
+        net: of blocks of one convolution (`is_ordinary`) behind a first convolution, without normalisation or pooling
+            before, between or in them, such as a `SimplifiedNet`. Empty for any other.
         found: of this net before training.
         shape: of a sample, (C, H, W).
     """

@@ -170,7 +170,9 @@ class InPlace(nn.Module):
 
 def test_blocks_that_change_their_input_have_the_cuts_of_those_that_do_not():
     torch.manual_seed(0)
-    changing, other = (nn.Sequential(*(InPlace(kind) for _ in range(3)), nn.Flatten()).double() for kind in (True, False))
+    changing, other = (
+        nn.Sequential(*(InPlace(kind) for _ in range(3)), nn.Flatten()).double() for kind in (True, False)
+    )
     changing.load_state_dict(other.state_dict())
     found, expected = CutNet(changing, noise()), CutNet(other, noise())
     assert len(found.signals) == len(expected.signals) == 5

@@ -161,7 +161,13 @@ class DropPath(nn.Module):
 @pytest.mark.parametrize("measure", ["probe", "cuts", "contraction", "interlayer", "hessian", "depth"])
 @pytest.mark.parametrize(
     "part",
-    [nn.BatchNorm2d(3), nn.RReLU(), nn.LSTM(2, 2, 2, dropout=0.1), nn.MultiheadAttention(2, 1, dropout=0.1), DropPath()],
+    [
+        nn.BatchNorm2d(3),
+        nn.RReLU(),
+        nn.LSTM(2, 2, 2, dropout=0.1),
+        nn.MultiheadAttention(2, 1, dropout=0.1),
+        DropPath(),
+    ],
     ids=lambda part: type(part).__name__,
 )
 def test_a_net_with_a_part_in_training_mode_is_refused(measure, part):

@@ -1,8 +1,8 @@
 """Where a signal has its channels, and at how many positions it has them: which its shape alone does not say.
 
-A map is (B, C, H, W) and has H W positions, unless its layers are linear ones, (B, H, W, C); tokens are (B, T, C) and have T
-positions, and what a one-dimensional convolution puts out is (B, C, T). The layer that ran last tells: it put out so many
-channels, behind the samples where it is a convolution, else last.
+A map is (B, C, H, W) and has H W positions, unless its layers are linear ones, (B, H, W, C). Tokens are (B, T, C) and
+have T positions; what a one-dimensional convolution puts out is (B, C, T). The layer that ran last tells: it put out so
+many channels, behind the samples where it is a convolution, else last.
 """
 
 from dataclasses import dataclass
@@ -41,9 +41,10 @@ class Channels:
         signals usually have them.
 
         >>> import torch
-        >>> Channels(8, second=True).axis(torch.zeros(2, 8, 5, 5)), Channels(8, second=True).axis(torch.zeros(2, 5, 5, 8))
+        >>> of_convolution, of_linear = Channels(8, second=True), Channels(8, second=False)
+        >>> of_convolution.axis(torch.zeros(2, 8, 5, 5)), of_convolution.axis(torch.zeros(2, 5, 5, 8))
         (1, 3)
-        >>> Channels(8, second=False).axis(torch.zeros(2, 5, 16)), Channels(0, second=False).axis(torch.zeros(2, 3, 5, 5))
+        >>> of_linear.axis(torch.zeros(2, 5, 16)), of_linear.axis(torch.zeros(2, 3, 5, 5))
         (2, 1)
         """
         last = signal.ndim - 1
@@ -52,10 +53,10 @@ class Channels:
         return next((axis for axis in likely if signal.shape[axis] == self.count), usual)
 
     def positions(self, signal: Tensor) -> int:
-        """At how many places a sample of the signal (B, ...) has its channels: H W of a map, T of tokens, 1 of a vector.
+        """At how many places a sample of the signal (B, ...) has its channels: H W, T of tokens, 1 of a vector.
 
         >>> import torch
-        >>> Channels(8, second=False).positions(torch.zeros(2, 5, 8)), Channels(8, second=True).positions(torch.zeros(2, 32))
-        (5, 1)
+        >>> Channels(8, second=False).positions(torch.zeros(2, 5, 8))
+        5
         """
         return signal[0].numel() // signal.shape[self.axis(signal)] if signal.ndim > 2 else 1

@@ -24,7 +24,14 @@ from torch.func import jvp
 from lightning_app.common.calls import blank
 from lightning_app.common.isolation import attention_written_out
 from lightning_app.measures.core.channels import Channels
-from lightning_app.measures.core.hooks import WatchRelus, call_with, check_evaluating, hooked, nearly_same, with_plain_weights
+from lightning_app.measures.core.hooks import (
+    WatchRelus,
+    call_with,
+    check_evaluating,
+    hooked,
+    nearly_same,
+    with_plain_weights,
+)
 from lightning_app.networks.blocks import blocks_of
 from lightning_app.networks.layers import Layer, layers_of
 

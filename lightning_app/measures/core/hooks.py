@@ -141,9 +141,10 @@ def call_with(
 
 
 def check_evaluating(net: nn.Module, measure: str) -> None:
-    """Refuse a net of which a part in training mode mixes samples, moves its statistics or draws, by a UserError that names it.
+    """Refuse a net with a part in training mode that mixes samples, moves statistics or draws.
 
-    Modules without such a part may be in any mode.
+    Raises:
+        UserError: that names the part.
     """
     for name, module in net.named_modules():
         if module.training and (isinstance(module, _MOVING) or any(_drops(module, rate) for rate in _RATES)):
@@ -175,7 +176,7 @@ def nearly_same(one: Tensor, other: Tensor, tolerance: float) -> bool:
 
 
 def sample_norms(x: Tensor) -> Tensor:
-    """2-norm of every sample, over all but the batch dimension: (B, ...) -> (B,) float64; |x| of one number a sample, (B,)."""
+    """2-norm of every sample, over all but the batch dimension: (B, ...) -> (B,) float64; of (B,) its sizes."""
     if x.ndim == 1:  # `vector_norm` over no dimensions is over all
         return x.abs().double()
     # Not flattened: on a compiled channels_last map that copies, and costs half an evaluation.

@@ -18,8 +18,8 @@ class Contraction:
     """``||x|| / ||relu(x)||`` over samples and ReLUs. Dimensionless, >= 1; sqrt 2 where x is symmetric about 0.
 
     ReLUs are numbered in the order of the forward pass: in a net with one after every layer but the last, ReLU i is
-    that of layer i. NaN where a ReLU lets nothing through for any sample, and for a net without ReLUs. Those that are skipped
-    have no number.
+    that of layer i. NaN where a ReLU lets nothing through for any sample, and for a net without ReLUs. Those that are
+    skipped have no number.
     """
 
     maximum: float  # c of the bound
@@ -63,7 +63,7 @@ def contraction(net: nn.Module, batches: Iterable[tuple[Tensor, Tensor]]) -> Con
 
 
 def _ratios(net: nn.Module, images: Tensor) -> list[Tensor | None]:
-    """Of each ReLU (B,) float64 on the CPU, infinite where dead; an input of 0 is dead too. None where rows are no samples."""
+    """Of each ReLU (B,) float64 on the CPU, infinite where dead, as for 0; None where rows are no samples."""
     found: list[Tensor | None] = []
 
     def seen(x: Tensor, out: Tensor) -> None:

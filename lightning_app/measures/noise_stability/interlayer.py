@@ -4,12 +4,13 @@ Of Arora et al. (2018), measured for whole blocks by Yu & Tomasi (2019, section 
 ``mu(x) = sqrt(n) ||J x|| / (||J||_F ||x||)`` with J the Jacobian of the block, or of several in a row, at its input x.
 A block that hands on its input no better than noise has ``mu = sqrt(n / numel)``; so has the identity.
 
-The paper leaves two things open; all readings are measured, none is silently chosen. n, "the size of the input", is C H W,
-so that the identity has mu = 1, or H W, as in Arora et al. for convolutions; T d or T of T tokens, d or 1 of a vector. BatchNorm has running statistics (``eval``), or
-those of the one sample at hand (``batch1``), in the block and on the way to it. The paper's numbers, 0.20 residual against
-2.7e-7 plain, are those of ``batch1`` with n = H W, and the second is no sensitivity to noise: BatchNorm of one sample does
-not see the scale of its input, so J x is zero but for BatchNorm's eps, and mu of a plain block is proportional to eps. With
-running statistics a plain block is *not* less stable than a residual one.
+The paper leaves two things open; all readings are measured, none is silently chosen. n, "the size of the input", is C H
+W, so that the identity has mu = 1, or H W, as in Arora et al. for convolutions; T d or T of T tokens, d or 1 of a
+vector. BatchNorm has running statistics (``eval``), or those of the one sample at hand (``batch1``), in the block and
+on the way to it. The paper's numbers, 0.20 residual against 2.7e-7 plain, are those of ``batch1`` with n = H W, and the
+second is no sensitivity to noise: BatchNorm of one sample does not see the scale of its input, so J x is zero but for
+BatchNorm's eps, and mu of a plain block is proportional to eps. With running statistics a plain block is *not* less
+stable than a residual one.
 """
 
 import hashlib

@@ -58,8 +58,8 @@ def weight_mass(layers: Sequence[Layer], transferred: bool = False) -> dict[str,
     transfer.
 
     Invariances: permuting the weights of a layer leaves everything but the ID fields unchanged; w -> -w changes only
-    mean, ``above_07_signed`` and the histograms. ``mean`` of T(w) exceeds that of w by exactly ``id_count / count`` in nets
-    with twins, whose skips go around layers with ID entries; other layers with a skip have ones too, and no ID entries.
+    mean, ``above_07_signed`` and the histograms. ``mean`` of T(w) exceeds that of w by exactly ``id_count / count`` in
+    nets with twins. Other layers that a skip goes around have ones in T(w) too, and no ID entries.
     Cost: one copy of the weights to the CPU and a few passes; no forward pass.
     """
     each = {}
