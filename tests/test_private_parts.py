@@ -53,6 +53,8 @@ PARTS = {  # name -> where it is, as an object to look it up in
     "_parameters": lambda: torch.nn.Module(),
     "_compiled_call_impl": lambda: torch.nn.Module(),
     "_orig_mod": lambda: torch.compile(torch.nn.Linear(1, 1)),
+    "_conv_forward": lambda: torch.nn.Conv2d,
+    "_version": lambda: torch.zeros(1),
     "_C": lambda: torch,
     "_dynamo": lambda: torch.compile and import_module("torch._dynamo") and torch,
     "_foreach_add_": lambda: torch,
