@@ -5,6 +5,7 @@ import os
 import re
 import sys
 import warnings
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, Any, cast
@@ -25,7 +26,7 @@ from lightning_app.cli.parser import FROM_RUN, HelpFormatter, Parser, known_clas
 from lightning_app.cli.run_folders import RunFolders, SaveRunConfig, claim_measured, discard_if_unused
 from lightning_app.cli.safety import check_allowed
 from lightning_app.cli.trainer import Trainer, print_measured
-from lightning_app.common.errors import DivergedError, UserError, first_line
+from lightning_app.common.errors import DivergedError, MachineError, UserError, first_line
 from lightning_app.common.files import writing
 from lightning_app.common.numbers import plural
 from lightning_app.common.provenance import configs
@@ -317,7 +318,8 @@ class TrainingCLI(LightningCLI):
             super()._run_subcommand(subcommand)
         except DivergedError as error:
             if subcommand == "fit" and self.trainer.is_global_zero and not self.trainer.fast_dev_run:
-                self.folder.add_divergence(self.trainer.current_epoch + 1, str(error))
+                with suppress(MachineError):  # a full disk is not why it stops
+                    self.folder.add_divergence(self.trainer.current_epoch + 1, str(error))
             raise
 
     def before_fit(self) -> None:

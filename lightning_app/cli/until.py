@@ -147,7 +147,7 @@ def options_of(argv: Sequence[str]) -> tuple[list[str], Question, int]:
     rest = iter(argv)
     for word in rest:
         name, equals, value = word.partition("=")
-        if name == "--print_config" or name.endswith(("-help", ".help")):
+        if name == "--print_config" or (name.startswith("--") and name.endswith(("-help", ".help"))):
             raise UserError(f"{OPTION} trains: leave out {name}, or {OPTION}.")
         if name not in own:
             words.append(word)

@@ -58,8 +58,10 @@ def evaluating(net: nn.Module) -> Iterator[None]:
     So are the weights of embeddings with a ``max_norm``: in any mode a pass shortens the rows that it looks up.
     """
     modes = {module: module.training for module in net.modules()}
-    bounded = [module.weight for module in modes if getattr(module, "max_norm", None) is not None]
-    weights = [(weight, weight.detach().clone()) for weight in bounded if isinstance(weight, Tensor)]
+    embeddings = [
+        each for each in modes if isinstance(each, nn.Embedding | nn.EmbeddingBag) and each.max_norm is not None
+    ]
+    weights = [(each.weight, each.weight.detach().clone()) for each in embeddings]
     device = device_of(net)
     net.eval()
     try:

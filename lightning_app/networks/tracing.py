@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 
 from lightning_app.common.calls import Inputs, call
 from lightning_app.common.errors import UserError, first_line
@@ -152,14 +153,22 @@ def _has_own_forward(module: nn.Module) -> bool:
 
 
 def _is_its_map(module: Any, inputs: tuple, named: dict[str, Any], out: Any) -> bool:
-    """Whether it put out what its kind does: a subclass may standardise its weight, pad, or scale."""
+    """Whether it put out what its kind does: a subclass may standardise its weight, pad, or scale.
+
+    An embedding's may take what is no row of its weight, which a GPU cannot look up without the end of all work on it.
+    """
     kind = _kind(module)
+    if issubclass(kind, nn.Embedding):
+        return False
     try:
-        if hasattr(kind, "_conv_forward"):  # not by `forward`, which may call that of the subclass
+        if issubclass(kind, _ConvNd) and not issubclass(kind, _ConvTransposeNd):  # `forward` may call the subclass
             expected = kind._conv_forward(module, *inputs, **named, weight=module.weight, bias=module.bias)
         else:
             expected = kind.forward(module, *inputs, **named)
     except (RuntimeError, TypeError, ValueError):
         return False
-    near = 1e-3 * float(expected.detach().abs().max()) if expected.numel() else 0.0
-    return isinstance(out, Tensor) and out.shape == expected.shape and torch.allclose(out, expected, rtol=0, atol=near)
+    if not isinstance(out, Tensor) or out.shape != expected.shape:
+        return False
+    finite = expected.detach()[expected.isfinite()]  # of a net that has diverged, some
+    near = 1e-2 * float(finite.abs().max()) if len(finite) else 0.0  # bfloat16 rounds by 4e-3
+    return torch.allclose(out.to(expected.dtype), expected, rtol=0, atol=near, equal_nan=True)

@@ -260,7 +260,7 @@ function compare(panel) {
   if (!both[0]) return;
   const found = both.map(sides => differences(...sides)).filter(each => each[0]), [one, other] = both[0].map(each => each.length);
   const drawn = found.map(spread), ends = [0, ...drawn.flat().flatMap(point => point.slice(2, 4))], count = found[0]?.length;
-  const pairs = ends.length < 2 ? "no seed has both" : count < 2 ? "1 pair" : min(one, other) < 2 ? `${one} − ${other} nets` : `${count} pairs`;
+  const pairs = ends.length < 2 ? "none in common" : count < 2 ? "1 pair" : min(one, other) < 2 ? `${one} − ${other} nets` : `${count} pairs`;
   const low = min(...ends), high = max(...ends), y = scale(["linear", low, high > low ? high : low + 1, 88, 18]);
   const value = label(x.to, 10, "", "end"), line = draw("g");
   const ticks = ascending([low, 0, high]).filter(each => !each || abs(y(each) - y(0)) > 9);

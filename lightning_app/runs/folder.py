@@ -64,7 +64,7 @@ COLUMNS = ("member", "epoch", "step", "name", "value")
 KEY_COLUMNS = ("name", "meaning")
 EPOCH = re.compile(r"epoch=((?:[0-9]{4}|[1-9][0-9]{4,8})(?:\.[0-9]{9})?)")  # as `epoch_folder` spells them
 COUNTED = re.compile(r"[0-9]{1,9}(\.[0-9]*)?")  # an epoch in the log
-STOPPED = re.compile(r"stopped in epoch (\d{1,9}): .*?\bmember '(\w+)'")  # the note of `add_divergence`
+STOPPED = re.compile(r"stopped in epoch (\d{1,9}): .*?\bmember '([^']+)'")  # the note of `add_divergence`
 T = TypeVar("T")
 LATEST = 10**9  # epochs and steps: more is damage, and no axis could show it
 

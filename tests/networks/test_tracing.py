@@ -146,3 +146,26 @@ def test_a_subclass_that_computes_something_else_has_no_cushion(kind):
     assert said == {"0": f"its class {kind.__name__} computes something else with its weight than a Conv2d", "1": ""}
     (found,) = survey(nn.Sequential(Scaled(3, 2)), torch.tensor([[1, 2]]))
     assert "class Scaled computes something else" in found.reason
+
+
+class Forwarding(nn.ConvTranspose2d):
+    def forward(self, x):
+        return super().forward(x)
+
+
+class Positions(nn.Embedding):
+    """As of transformers: called with tokens, looked up by their places."""
+
+    def forward(self, tokens):
+        return super().forward(torch.arange(tokens.shape[1]).expand(tokens.shape))
+
+
+def test_a_subclass_is_compared_whatever_it_puts_out():
+    (found,) = survey(Forwarding(1, 2, 3), torch.randn(1, 1, 4, 4))
+    assert found.reason == ""
+    diverged = Checking(1, 2, 3)
+    nn.init.constant_(diverged.weight, torch.nan)
+    (found,) = survey(diverged, torch.randn(1, 1, 4, 4))
+    assert found.reason == ""
+    (found,) = survey(nn.Sequential(Positions(4, 2)), torch.tensor([[50, 70]]))  # no rows of its weight
+    assert "class Positions computes something else" in found.reason

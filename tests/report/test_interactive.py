@@ -247,7 +247,7 @@ class TestChoice:
     def test_without_a_seed_in_both_that_is_said(self, tmp_path):
         run = bare_run(tmp_path / "run", ("plain-seed00", "plain-seed01", "residual-seed02", "residual-seed03"), 2)
         with tab(write_report([run]), anchor="#learning-test-error&a=plain&b=residual") as opened:
-            opened.until(f"{TITLE} === 'plain − residual, no seed has both'")
+            opened.until(f"{TITLE} === 'plain − residual, none in common'")
             assert opened.look()["errors"] == []
 
     def test_profiles_have_a_line_an_epoch(self, bank, log):

@@ -252,7 +252,7 @@ def test_a_diverged_run_is_told_and_kept(make, lost):
         arrays = run.arrays(3, family)
         run.save_arrays(3, family, {key: np.full(a.shape, lost) if part in key else a for key, a in arrays.items()})
     text = page_of(run)
-    assert "residual diverged: its risk is not finite from epoch 2 on." in text
+    assert "residual diverged: its numbers are not finite from epoch 2 on." in text
     assert Page(text).row("residual")[2] == (str(lost), repr(lost))
     assert any(f"residual,train/risk,3,{lost}" in pre for pre in Page(text).pre)
 
@@ -345,7 +345,7 @@ def test_a_run_that_diverged_before_it_could_log_it_is_said_to(tmp_path):
     assert first.section(gather([run]), ()).lead.startswith(
         "2 nets in 1 run, 3 epochs; stopped: lost ('plain' diverged in epoch 4). "
     )
-    assert headline.section(gather([run])).notices == ["plain diverged: its risk is not finite from epoch 4 on."]
+    assert headline.section(gather([run])).notices == ["plain diverged: its numbers are not finite from epoch 4 on."]
     assert pairs(gather([run]), least=1)[1][0] == "plain − residual: the only pair left out, because a net diverged."
     run.append([Row("plain", 5, 5, "train/risk", 1.0)])  # it was resumed, and trained on
     assert "not marked as finished: lost" in first.section(gather([run]), ()).lead

@@ -183,3 +183,11 @@ def test_how_far_a_run_has_come_is_read_from_the_end_of_its_log(tmp_path):
     assert run.last_epoch == 299
     run.finish(300)
     assert run.finished == 300
+
+
+@pytest.mark.parametrize("member", ["plain", "residual-seed03"])
+def test_who_diverged_is_read_from_the_note(tmp_path, member):
+    run = RunFolder(tmp_path)
+    assert run.divergence() is None
+    run.add_divergence(4, f"the loss of member '{member}' stopped being a number in epoch 4 (step 7).")
+    assert run.divergence() == (member, 4)

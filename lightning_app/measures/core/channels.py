@@ -21,13 +21,16 @@ class Channels:
 
     count: int  # 0: not known
     second: bool  # whether a convolution did, whose channels are the second axis
+    places: tuple[int, ...] = ()  # the other axes but the samples'
 
     @classmethod
     def of(cls, layer: nn.Module, out: Any) -> "Channels":
         """Of a layer's own output: (B, ...), and what else attention returns with it."""
         out = next(tensors_in(out))
         second = isinstance(layer, _ConvNd)
-        return cls(out.shape[1 if second else -1] if out.ndim > 1 else 1, second)
+        if out.ndim < 2:
+            return cls(1, second)
+        return cls(out.shape[1 if second else -1], second, tuple(out.shape[2:] if second else out.shape[1:-1]))
 
     @classmethod
     def before(cls, net: nn.Module) -> "Channels":
@@ -38,25 +41,31 @@ class Channels:
         """Where a signal (B, ..., ...) has its channels.
 
         It may have been permuted since. Where no axis has so many (they were joined, or halved), they are where such
-        signals usually have them.
+        signals usually have them, and also where only an axis of places happens to be as long.
 
         >>> import torch
-        >>> of_convolution, of_linear = Channels(8, second=True), Channels(8, second=False)
+        >>> of_convolution, of_linear = Channels(8, True, (5, 5)), Channels(8, False, (5,))
         >>> of_convolution.axis(torch.zeros(2, 8, 5, 5)), of_convolution.axis(torch.zeros(2, 5, 5, 8))
         (1, 3)
         >>> of_linear.axis(torch.zeros(2, 5, 16)), of_linear.axis(torch.zeros(2, 3, 5, 5))
         (2, 1)
+        >>> Channels(8, True, (8, 8)).axis(torch.zeros(2, 24, 8, 8))
+        1
         """
         last = signal.ndim - 1
-        likely = (1, last) if self.second else (last, 1)
+        own, other = (1, last) if self.second else (last, 1)
+        if signal.shape[own] == self.count:
+            return own
+        left = (*signal.shape[1:other], *signal.shape[other + 1 :])
+        permuted = len(left) != len(self.places) or left == self.places
         usual = 1 if self.second or signal.ndim > 3 else last
-        return next((axis for axis in likely if signal.shape[axis] == self.count), usual)
+        return other if signal.shape[other] == self.count and permuted else usual
 
     def positions(self, signal: Tensor) -> int:
         """At how many places a sample of the signal (B, ...) has its channels: H W, T of tokens, 1 of a vector.
 
         >>> import torch
-        >>> Channels(8, second=False).positions(torch.zeros(2, 5, 8))
+        >>> Channels(8, False, (5,)).positions(torch.zeros(2, 5, 8))
         5
         """
         return signal[0].numel() // signal.shape[self.axis(signal)] if signal.ndim > 2 else 1

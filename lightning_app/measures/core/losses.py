@@ -156,15 +156,18 @@ def no_mean(of: Callable[[Any, Tensor], Tensor], pieces: Sequence[Pair], loss: L
 def spread(pieces: Sequence[Pair], most: int = 8) -> Pair:
     """At most so many samples, evenly spread over the pieces that have the form of the largest one.
 
+    No more than that one has, which says what fits into memory, but two at least: one alone is its own mean.
+
     >>> spread([(torch.arange(3), torch.arange(3)), (torch.arange(3, 16), torch.arange(3, 16))])[1].tolist()
     [0, 2, 4, 6, 8, 10, 12, 14]
     """
     form = _form(max(pieces, key=lambda piece: len(piece[1])))  # sequences of another length cannot be joined with it
     alike = [piece for piece in pieces if _form(piece) == form]
+    most = max(2, min(most, max(len(labels) for _, labels in alike)))
     step, start, found = -(-sum(len(labels) for _, labels in alike) // most), 0, []
     for inputs, labels in alike:
-        rows = torch.arange(-start % step, len(labels), step, device=labels.device)
-        found.append((inputs[rows], labels[rows]))
+        rows = range(-start % step, len(labels), step)
+        found += [(inputs[[*rows]], labels[[*rows]])] * (len(rows) > 0)
         start += len(labels)
     some, of_some = zip(*found)
     return joined(some), torch.cat(of_some)

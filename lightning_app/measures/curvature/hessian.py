@@ -259,7 +259,13 @@ class Hessian(InParameters):
         return found
 
     def _check_loss(self) -> None:
-        if differing := no_mean(self._of, self._chunks, self._loss):
+        try:
+            differing = no_mean(self._of, self._chunks, self._loss)
+        except torch.OutOfMemoryError:
+            if any(len(labels) > 1 for _, labels in self._chunks):
+                raise
+            return  # there is no room for two samples
+        if differing:
             raise UserError(
                 "a Hessian needs a loss that is a mean over samples, or over the tokens whose label is not -100, without "
                 f"weights: of some samples it is {differing[0]:.4g}, and the mean of their losses {differing[1]:.4g}. "

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from lightning_app.report.blocks import Cell, Section, Table, cell
 from lightning_app.report.page_data import Net, PageData
 from lightning_app.runs import LayerRow
+from lightning_app.runs.folder import STOPPED
 from lightning_app.runs.naming import OF_LAYER
 
 COLUMNS = {  # of a layer: head -> key, at the layer's name
@@ -41,7 +42,7 @@ NO_NUMBER = "its weights are all 0, or its input is for every sample"
 def section(page: PageData) -> Section | None:
     """A table for each arm, of its first seed; for runs that wrote no layers down, nothing."""
     nets = [net for net in page.firsts() if layers_of_net(net)]
-    notes = [f"{run.label}: {note}" for run in page.runs for note in run.notes]
+    notes = [f"{run.label}: {note}" for run in page.runs for note in run.notes if not STOPPED.match(note)]
     if not nets and not notes:
         return None
     tables = []
