@@ -181,7 +181,8 @@ def _asked(config: Mapping[str, Any]) -> Runs:
             f"{OPTION} compares two arms, the configuration has {len(arms)} (model.arms): see configs/pair20.yaml."
         )
     start = min(parse_seeds(config["model"]["seeds"]))
-    return Runs(Path(run["root"]).expanduser() / run["group"], run["name"], *arms, start)
+    first, last = arms
+    return Runs(Path(run["root"]).expanduser() / run["group"], run["name"], first, last, start)
 
 
 def _check_same(runs: Iterable[RunFolder], config: Mapping[str, Any]) -> None:
