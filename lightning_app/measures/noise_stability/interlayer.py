@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from lightning_app.common.errors import UserError
 from lightning_app.common.isolation import unwrapped
 from lightning_app.measures.core.histogram import Histogram, histogram
-from lightning_app.measures.core.hooks import sample_norms
+from lightning_app.measures.core.hooks import check_evaluating, sample_norms
 from lightning_app.measures.noise_stability.batch_of_one import BnMode, batch_norms
 from lightning_app.measures.noise_stability.jacobian import DifferentiatedJacobian, frobenius_by_probes
 from lightning_app.measures.noise_stability.spans import ChainJacobian, calls_of, check_description, span_jacobian
@@ -102,7 +102,8 @@ def interlayer_cushions(
     """
     net = unwrapped(net)
     check_interlayer(net, spans, bn_mode, probes)
-    if any(module.training for module in net.modules()):
+    check_evaluating(net, "an interlayer cushion")
+    if any(module.training for module in net.modules()):  # which may also draw by functions
         raise UserError("interlayer cushions need a net in evaluation mode, got one in training mode: call net.eval().")
     found: dict[str, list[Tensor]] = {span.name: [] for span in spans}
     taken: dict[str, int] = {}  # span -> its probes, 0 where exact
