@@ -3,7 +3,7 @@
     python docs/findings_review.py normalised|shortcuts|notation|depth|necessary|hops|starts|factorial ... [--data-root data]
     python docs/findings_review.py hops-readings|hops-heads|hops-width|hops-pointers|hops-sums|hops-blocks ...
 
-prints rows "finding, attempt, quantity, value" as CSV. Minutes each; `normalised` needs CIFAR-10.
+prints rows "finding, attempt, quantity, value" as CSV. Minutes each, `factorial` an hour; `normalised` needs CIFAR-10.
 """
 
 import argparse

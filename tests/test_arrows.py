@@ -128,6 +128,7 @@ DESCRIPTIONS = {
     "each_once",
     "layers_of",
     "padding_of",
+    "is_ordinary",
     "Span",
     "blocks_of",
     "span_of",

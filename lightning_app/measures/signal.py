@@ -33,10 +33,9 @@ from lightning_app.common.errors import UserError
 from lightning_app.common.isolation import device_of, evaluating, tensors_in, unwrapped, with_float64
 from lightning_app.measures.core.channels import Channels
 from lightning_app.measures.core.hooks import RELUS, hooked
-from lightning_app.measures.noise_stability.block_jacobian import is_ordinary
 from lightning_app.measures.weights.normalisation import is_normalisation
 from lightning_app.networks.blocks import blocks_of
-from lightning_app.networks.layers import ROLES, Layer, layers_of
+from lightning_app.networks.layers import ROLES, Layer, is_ordinary, layers_of
 
 __all__ = ["SignalWatch", "Sums", "expected", "gathered", "profile"]
 

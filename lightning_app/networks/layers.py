@@ -177,6 +177,19 @@ def padding_of(conv: Any) -> list[tuple[int, int]]:
     return [(int(padding), int(padding)) for padding in conv.padding]
 
 
+def is_ordinary(conv: nn.Module) -> bool:
+    """Zero-padded by less than the window, with one group and one stride, not dilated: as in ResNets."""
+    return (
+        isinstance(conv, nn.Conv2d)
+        and conv.padding_mode == "zeros"
+        and not isinstance(conv.padding, str)
+        and all(padding < window for padding, window in zip(conv.padding, conv.kernel_size))
+        and conv.groups == 1
+        and conv.dilation == (1, 1)
+        and conv.stride[0] == conv.stride[1]
+    )
+
+
 def _with_rows(whole: Tensor, rows: slice, part: Tensor) -> Tensor:
     found = whole.clone()
     found[rows] = part

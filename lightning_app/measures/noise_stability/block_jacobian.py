@@ -1,8 +1,8 @@
 """The Jacobian of a block that says what it is made of, by hand: convolutions and masks, nothing differentiated.
 
 At a sample x a block ``relu(N2 C2 relu(N1 C1 x) + S x)`` is linear but for shifts: ``J = D2 (N2 C2 D1 N1 C1 + S)``, with
-convolutions C, masks D of the ReLUs, normalisations N and the shortcut S. In evaluation mode N is a factor for each
-channel and goes into the kernel. Then
+convolutions C (`layers.is_ordinary`), masks D of the ReLUs, normalisations N and the shortcut S. In evaluation mode N is a
+factor for each channel and goes into the kernel. Then
 
 * J v costs the block's convolutions and little else, for many v in one call;
 * J x costs less than that, because ``C1 x`` is known from the masks;
@@ -127,19 +127,6 @@ class BlockJacobian:
 def _as_one_batch(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
     """A function of (N, C, H, W), applied to (..., C, H, W)."""
     return torch.unflatten(function(x.flatten(0, -4)), 0, x.shape[:-3])
-
-
-def is_ordinary(conv: nn.Module) -> bool:
-    """Zero-padded by less than the window, with one group and one stride, not dilated: what this file is about."""
-    return (
-        isinstance(conv, nn.Conv2d)
-        and conv.padding_mode == "zeros"
-        and not isinstance(conv.padding, str)
-        and all(padding < window for padding, window in zip(conv.padding, conv.kernel_size))
-        and conv.groups == 1
-        and conv.dilation == (1, 1)
-        and conv.stride[0] == conv.stride[1]
-    )
 
 
 def block_jacobian(

@@ -17,7 +17,7 @@ from lightning_app.common.isolation import attention_written_out
 from lightning_app.measures.core.channels import Channels
 from lightning_app.measures.core.hooks import hooked, nearly_same, own_copy
 from lightning_app.measures.noise_stability.batch_of_one import BnMode, normalising
-from lightning_app.measures.noise_stability.block_jacobian import BlockJacobian, block_jacobian, is_ordinary
+from lightning_app.measures.noise_stability.block_jacobian import BlockJacobian, block_jacobian
 from lightning_app.measures.noise_stability.block_norm import block_norm
 from lightning_app.measures.noise_stability.jacobian import (
     DifferentiatedJacobian,
@@ -26,7 +26,7 @@ from lightning_app.measures.noise_stability.jacobian import (
     push,
 )
 from lightning_app.networks.blocks import Span
-from lightning_app.networks.layers import layers_of
+from lightning_app.networks.layers import is_ordinary, layers_of
 
 
 @dataclass(frozen=True, eq=False)
