@@ -4,6 +4,7 @@ import contextlib
 import multiprocessing
 import os
 import signal
+import threading
 from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -45,6 +46,7 @@ class Worker:
         self._step = 0
         self._process: multiprocessing.process.BaseProcess | None = None
         self._connection: Connection | None = None
+        self._starting = threading.Lock()  # a process cannot be ended while it is being started
 
     def draw(self, asked: Asked) -> Drawn:
         """The next step.
@@ -69,16 +71,18 @@ class Worker:
 
     def end(self) -> None:
         """End the process; another thread that waits for it in `draw` is told so."""
-        if self._process is not None:
-            self._process.terminate()
-            self._process.join()
+        with self._starting:
+            if self._process is not None:
+                self._process.terminate()
+                self._process.join()
 
     def _started(self) -> Connection:
         """Spawned, because this process has threads."""
         context = multiprocessing.get_context("spawn")
         ours, theirs = context.Pipe()
-        self._process = context.Process(target=_work, args=(theirs, self._step + 1), daemon=True)
-        self._process.start()
+        with self._starting:
+            self._process = context.Process(target=_work, args=(theirs, self._step + 1), daemon=True)
+            self._process.start()
         theirs.close()
         return ours
 

@@ -4,13 +4,15 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+from multiprocessing.context import SpawnProcess
 from pathlib import Path
 
 import pytest
 
 from lightning_app.board import views
 from lightning_app.board.views import Board, View
-from lightning_app.board.worker import Drawn, Ended
+from lightning_app.board.worker import Asked, Drawn, Ended, Worker
 from lightning_app.cli import main
 from lightning_app.runs import Row, RunFolder
 from tests.helpers import ROOT
@@ -157,3 +159,31 @@ def test_open_shows_the_address_to_a_browser_and_says_where_there_is_none(monkey
         signal.signal(signal.SIGTERM, before)
     said, errors = capsys.readouterr()
     assert [said] == [f"board: {url}\n" for url in asked] and "there is no browser" in errors
+
+
+def test_a_process_can_be_ended_while_it_is_being_started(monkeypatch):
+    begun, go, told = threading.Event(), threading.Event(), []
+
+    def slow(process: SpawnProcess, start=SpawnProcess.start) -> None:
+        begun.set()
+        go.wait(60)
+        start(process)
+
+    def draw() -> None:
+        try:
+            worker.draw(Asked({}))
+        except Ended as error:
+            told.append(error)
+
+    monkeypatch.setattr(SpawnProcess, "start", slow)
+    worker = Worker()
+    threads = [threading.Thread(target=target) for target in (draw, worker.end)]
+    threads[0].start()
+    assert begun.wait(60)
+    threads[1].start()
+    threads[1].join(0.2)  # it waits, and does not fail
+    assert threads[1].is_alive()
+    go.set()
+    for thread in threads:
+        thread.join(60)
+    assert len(told) == 1
