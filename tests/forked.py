@@ -36,6 +36,7 @@ LIBRARIES = (
 )
 OURS = ("lightning_app.cli.training", "lightning_app.report", "lightning_app.reproduce")
 PR_SET_CHILD_SUBREAPER = 36
+WAIT_AT = "SKIPSCOPE_TESTS_WAIT_AT"  # set to the steps after which training waits for the test: tests/waiting.py
 NO_PAGE = "SKIPSCOPE_TESTS_NO_PAGE"  # set for commands whose page nobody looks at: half of what a tiny run takes
 
 
@@ -115,6 +116,8 @@ def _run(args: list[str], cwd: str, env: dict[str, str], files: list[int]) -> in
         importlib.import_module("lightning_app.report").write_report = lambda runs, *_, **__: (
             runs[0].path / "report.html"
         )
+    if env.get(WAIT_AT):
+        importlib.import_module("tests.waiting").wait_at(int(env[WAIT_AT]))
     try:
         if args[0] == "-c":
             exec(compile(args[1], "<string>", "exec"), {"__name__": "__main__"})

@@ -382,6 +382,7 @@ class AutoWandbLogger(WandbLogger):
 
         once: dict[str, Any] = {"console": "off", "x_disable_stats": True} if self._runs else {}  # output, load
         limits: dict[str, Any] = {"init_timeout": self._timeout, "finish_timeout": self._finish_timeout}
+        limits["x_transaction_log_flush_interval"] = 1.0  # seconds, else 15: what a SIGKILL takes from W&B
         settings = wandb.Settings(silent=True, finish_timeout_raises=True, **limits, **once)
         self._wandb_init |= {"mode": mode, "settings": settings, **self._plans[seed]}
         self._experiment = None

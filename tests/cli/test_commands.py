@@ -6,8 +6,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -15,8 +13,9 @@ import yaml
 
 from lightning_app.cli import main
 from lightning_app.runs import RunFolder
-from tests.forked import MAIN, Popen
+from tests.forked import MAIN, WAIT_AT, Popen
 from tests.helpers import LEARNING, OFFLINE, ROOT, TINY, assert_same_run, command, log_rows, refused
+from tests.waiting import STEPS_AN_EPOCH, go_on, until_it_waits
 
 pytestmark = pytest.mark.slow
 RUN = Path("runs") / "digits" / "quickstart"
@@ -74,32 +73,27 @@ def test_a_run_stopped_at_an_epochs_end_and_resumed_is_the_same_run(finished, tm
     assert (tmp_path / RUN / "config.before-resume-1.yaml").exists()
 
 
-def stop(
-    cwd: Path, after: str, which: signal.Signals, *more: str, variables: dict | None = None, run: Sequence[str] = TINY
-) -> subprocess.Popen:
-    """Start a tiny run, wait until it prints ``after``, send a signal, wait for its end."""
-    environment = os.environ | {"WANDB_MODE": "disabled", "OMP_NUM_THREADS": "1"} | (variables or {})
-    call = [sys.executable, "-u", MAIN, *run, *more]
+def stop(cwd: Path, step: int, which: signal.Signals, *words: str) -> subprocess.Popen:
+    """Start a run, send it a signal after so many steps, wait for its end."""
+    environment = os.environ | {"WANDB_MODE": "disabled", "OMP_NUM_THREADS": "1", WAIT_AT: str(step)}
+    call = [sys.executable, "-u", MAIN, *words]
     streams = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
     process = Popen(call, cwd=cwd, env=environment, **streams)
-    for line in process.stdout:
-        if after in line:
-            break
-    time.sleep(0.05)
+    until_it_waits(process, cwd)
     process.send_signal(which)
+    go_on(cwd)
     process.said = process.stdout.read()
     process.wait(120)
     return process
 
 
-# 32 batches an epoch: room to be hit in.
 LONG = ("--trainer.max_epochs", "4", "--data.batch_size", "2", *LEARNING, "--trainer.callbacks+=LayerCushion")
 
 
 def test_a_run_stopped_by_a_signal_resumes_to_the_same_end(tmp_path):
     """Killed, it does so too: tests/runs/test_wandb_online.py, and the run of transformers below."""
     whole = command(*TINY, *LONG, "--run.root", "whole", cwd=tmp_path)
-    stopped = stop(tmp_path, "epoch 2/4", signal.SIGTERM, *LONG)
+    stopped = stop(tmp_path, 2 * STEPS_AN_EPOCH + 5, signal.SIGTERM, *TINY, *LONG)
     assert stopped.returncode == 143, stopped.said
     assert (tmp_path / RUN / "checkpoints" / "last.ckpt").exists()
     resumed = command(*TINY, *LONG, "--ckpt_path", "last", cwd=tmp_path)
@@ -114,7 +108,7 @@ def test_a_killed_run_of_transformers_on_tokens_resumes_to_the_same_end(tmp_path
     words += ["--trainer.max_epochs", "3", "--trainer.logger", "[]"]
     words += ["--trainer.callbacks", "[TrainingMetrics, LayerCushion]"]
     whole = command(*words, "--run.root", "whole", cwd=tmp_path)
-    killed = stop(tmp_path, "epoch 2/3", signal.SIGKILL, run=words)
+    killed = stop(tmp_path, 2 * STEPS_AN_EPOCH + 5, signal.SIGKILL, *words)
     assert killed.returncode == -9, killed.said
     resumed = command(*words, "--ckpt_path", "last", cwd=tmp_path)
     assert whole.returncode == resumed.returncode == 0, whole.stderr + resumed.stderr
@@ -248,7 +242,7 @@ def test_a_broken_checkpoint_is_an_error_message(finished, tmp_path, monkeypatch
 
 
 def test_an_interrupted_run_says_how_to_go_on(tmp_path):
-    stopped = stop(tmp_path, "epoch 1/4", signal.SIGINT, *LONG)
+    stopped = stop(tmp_path, STEPS_AN_EPOCH + 5, signal.SIGINT, *TINY, *LONG)
     assert stopped.returncode == 130
     assert "--ckpt_path last" in stopped.said
     assert "Traceback" not in stopped.said

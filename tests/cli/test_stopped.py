@@ -15,11 +15,12 @@ import pytest
 
 from lightning_app.runs.lock import take
 from tests.cli.test_commands import RUN
-from tests.forked import MAIN, Popen
+from tests.forked import MAIN, WAIT_AT, Popen
 from tests.helpers import TINY, assert_same_run, checkpoint, command, identical
+from tests.waiting import STEPS_AN_EPOCH, go_on, until_it_waits
 
 pytestmark = pytest.mark.slow
-LONG = ("--trainer.max_epochs", "3", "--data.batch_size", "2")  # 32 batches an epoch: room to be hit in
+LONG = ("--trainer.max_epochs", "3", "--data.batch_size", "2")
 FEW = ("--trainer.callbacks", "TrainingMetrics", "--trainer.callbacks+=LayerCushion")
 TWO = ("--trainer.accelerator", "cpu", "--trainer.devices", "2")
 ENDLESS = "{class_path: HessianSpectrum, init_args: {samples: 64, steps: 100000}}"
@@ -68,18 +69,6 @@ def until(process: subprocess.Popen, seen: Callable[[], bool], within: float = 1
         time.sleep(0.02)
 
 
-def stopped(
-    cwd: Path, line: str, which: signal.Signals, everyone: bool, *words: str, **environment: str
-) -> tuple[int, str]:
-    """A run that gets a signal, a little after it has printed a line."""
-    process = started(cwd, *words, **environment)
-    while line not in process.stdout.readline():
-        assert process.poll() is None
-    time.sleep(0.3)
-    (os.killpg if everyone else os.kill)(process.pid, which)
-    return ended(process)
-
-
 @pytest.fixture(scope="module")
 def unstopped(tmp_path_factory) -> Callable[[str], Path]:
     """The run of two ranks that nobody disturbs, by strategy."""
@@ -97,7 +86,11 @@ def unstopped(tmp_path_factory) -> Callable[[str], Path]:
 @pytest.mark.parametrize(("strategy", "everyone"), [("seeds", False), ("ddp", True)])  # else: the first process alone
 def test_several_ranks_stop_at_one_batch_and_go_on_there(tmp_path, unstopped, strategy, everyone):
     ranks = (*LONG, *FEW, *TWO, "--trainer.strategy", strategy)
-    code, said = stopped(tmp_path, "epoch 1/3", signal.SIGTERM, everyone, *ranks)
+    process = started(tmp_path, *ranks, **{WAIT_AT: str(STEPS_AN_EPOCH + 5)})
+    until_it_waits(process, tmp_path)
+    (os.killpg if everyone else os.kill)(process.pid, signal.SIGTERM)
+    go_on(tmp_path)
+    code, said = ended(process)
     assert code == 143, said
     assert "stopped by SIGTERM: go on with --ckpt_path last" in said and "Traceback" not in said
     resumed = command(*TINY, *ranks, "--ckpt_path", "last", cwd=tmp_path)
@@ -105,30 +98,14 @@ def test_several_ranks_stop_at_one_batch_and_go_on_there(tmp_path, unstopped, st
     assert_same_run(unstopped(strategy), tmp_path / RUN)
 
 
-WAITING = """
-import time
-from pathlib import Path
-import pytorch_lightning as pl
-
-class Wait(pl.Callback):
-    def on_train_batch_start(self, trainer, *_):
-        if trainer.global_step == 40:
-            Path("here").touch()
-            while not Path("go").exists():
-                time.sleep(0.01)
-"""
-
-
 def test_slurms_warning_in_the_middle_of_an_epoch_saves_there_and_requeues(tmp_path):
     (tmp_path / "scontrol").write_text('#!/bin/sh\necho "$@" >> asked\n')
     (tmp_path / "scontrol").chmod(0o755)
-    slurm = {"SLURM_JOB_ID": "7", "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}
-    (tmp_path / "waiting.py").write_text(WAITING)
-    slurm["PYTHONPATH"] = f"{tmp_path}:{Path(MAIN).parent}"
-    process = started(tmp_path, *LONG, *FEW, "--trainer.callbacks+=waiting.Wait", **slurm)
-    until(process, (tmp_path / "here").exists)
+    slurm = {"SLURM_JOB_ID": "7", "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}", WAIT_AT: "40"}
+    process = started(tmp_path, *LONG, *FEW, **slurm)
+    until_it_waits(process, tmp_path)
     process.send_signal(signal.SIGUSR1)
-    (tmp_path / "go").touch()
+    go_on(tmp_path)
     code, said = ended(process)
     assert code == 138, said
     assert (tmp_path / "asked").read_text() == "requeue 7\n"

@@ -5,7 +5,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -13,9 +12,10 @@ from lightning_app.common.seeds import parse_seeds, spell_seeds
 from lightning_app.papers.parts import PAPER, SMOKE, Run
 from lightning_app.reproduce.job import Work
 from lightning_app.reproduce.training import RunFailed, TrainingJob
-from tests.forked import MAIN, Popen
+from tests.forked import MAIN, WAIT_AT, Popen
 from tests.helpers import ROOT, command
 from tests.reproduce.conftest import tiny_cifar10
+from tests.waiting import go_on, until_it_waits
 
 RUN = Run("depth20", seeds=3)
 PLAN = TrainingJob("yu-tomasi", RUN, PAPER)
@@ -149,28 +149,26 @@ def test_smoke_from_the_command_line_interrupted_resumed_and_reused(tmp_path):
     process = Popen(
         [sys.executable, MAIN, *words],
         cwd=tmp_path,
-        env=os.environ | {"WANDB_MODE": "offline", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)},
+        env=os.environ | {"WANDB_MODE": "offline", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), WAIT_AT: "1"},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     )
-    last = tmp_path / "runs" / "yu-tomasi-smoke" / "fig2" / "checkpoints" / "last.ckpt"
-    deadline = time.monotonic() + 300
-    while not last.exists() and time.monotonic() < deadline and process.poll() is None:
-        time.sleep(0.05)
+    until_it_waits(process, tmp_path)
     process.send_signal(signal.SIGTERM)
+    go_on(tmp_path)
     said = process.communicate(timeout=120)
     assert process.returncode == 143, said
     assert "goes on where it stopped" in said[1]
-    state = TrainingJob("yu-tomasi", Run("fig2", seeds=13), SMOKE).state(tmp_path / "runs")
-    assert state in ("epoch 1 of 2", "epoch 2 of 2")  # it may have been within the step that ends the second one
+    runs = tmp_path / "runs"
+    assert TrainingJob("yu-tomasi", Run("fig2", seeds=13), SMOKE).state(runs) == "epoch 1 of 2"  # of one step each
 
     resumed = command(*words, cwd=tmp_path)
     assert resumed.returncode == 0, resumed.stderr
     assert "--ckpt_path" in resumed.stdout
     assert re.search(r"^E of plain minus residual at L = .*  not tested  ", resumed.stdout, re.MULTILINE)
     assert re.search(r"not tested\. Evidence, smoke scale .*\. Files:", resumed.stdout)
-    assert [path.name for path in last.parents[2].iterdir() if path.is_dir()] == ["fig2"]
+    assert [path.name for path in (runs / "yu-tomasi-smoke").iterdir() if path.is_dir()] == ["fig2"]
 
     again = command(*words, cwd=tmp_path)
     assert "run fig2:" not in again.stdout

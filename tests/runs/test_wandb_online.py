@@ -7,16 +7,17 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
 
 from lightning_app.runs import RunFolder
 from lightning_app.runs.folder import find_runs
-from tests.forked import MAIN, Popen
+from tests.forked import MAIN, WAIT_AT, Popen
 from tests.helpers import ROOT, TIMING, TINY, assert_same_run
 from tests.runs.wandb_stub import Recorded, WandbStub
+from tests.waiting import go_on, until_it_waits
 
 pytestmark = pytest.mark.slow
 
@@ -26,6 +27,7 @@ LOGIN = 60  # seconds: less than the 90 that wandb takes to log in unless it is 
 SLACK = 240  # for a machine that is busy with other things; without a limit, wandb was seen to wait for more than 400
 OPTIONS = ("--trainer.callbacks", "[TrainingMetrics, WeightMass]", "--trainer.max_epochs", f"{EPOCHS}")
 OPTIONS += ("--data.test_limit", "40")
+IN_THE_THIRD = {WAIT_AT: "5"}  # steps, of two an epoch
 LOGGER = "[{{class_path: AutoWandbLogger, init_args: {{mode: auto, timeout: {timeout}, finish_timeout: {finish}}}}}]"
 
 
@@ -50,12 +52,15 @@ class Fit:
     def lines(self) -> Iterator[str]:
         return iter(self.process.stdout)
 
-    def after_epoch(self, epoch: int, action: Callable[[], None]) -> "Fit":
-        for line in self.lines():
-            if line.startswith(f"epoch {epoch}/"):
-                action()
-                return self
-        raise AssertionError(self.errors.read_text())
+    def killed(self) -> "Fit":
+        """In its third epoch, where it waits, once W&B's own file has what came last."""
+        until_it_waits(self.process, self.folder)
+        (file,) = self.run.path.glob("wandb/*run-*/*.wandb")
+        while time.time() - file.stat().st_mtime < 3:  # it is written once a second, while there is something to write
+            time.sleep(0.1)
+        self.process.kill()
+        assert self.process.wait() == -9
+        return self
 
     def ended(self) -> tuple[list[str], str]:
         """What it said from here on, on both streams, once it ended well."""
@@ -139,8 +144,7 @@ def test_online_from_beginning_to_end(whole):
 
 def test_killed_and_resumed_it_is_one_wandb_run(whole, tmp_path):
     with WandbStub() as server:
-        first = Fit(tmp_path, server.environment)
-        assert first.after_epoch(2, first.process.kill).process.wait() == -9
+        first = Fit(tmp_path, server.environment | IN_THE_THIRD).killed()
         Fit(tmp_path, server.environment, "--ckpt_path", "last").ended()
         asked = [variables["name"] for operation, variables in server.asked if operation == "RunResumeStatus"]
         killed, _ = segments(first.run)
@@ -154,8 +158,11 @@ def test_killed_and_resumed_it_is_one_wandb_run(whole, tmp_path):
 @pytest.mark.parametrize("how", ["closed", "silent"])
 def test_a_server_lost_in_the_middle(whole, tmp_path, how):
     with WandbStub() as server:
-        fit = Fit(tmp_path, server.environment).after_epoch(1, lambda: server.lose(how))
-        fit.after_epoch(EPOCHS, lambda: None)
+        fit = Fit(tmp_path, server.environment | IN_THE_THIRD)
+        until_it_waits(fit.process, tmp_path)
+        server.lose(how)
+        go_on(tmp_path)
+        next(line for line in fit.lines() if line.startswith(f"epoch {EPOCHS}/"))
         began = time.monotonic()
         _, errors = fit.ended()
         assert time.monotonic() - began < FINISH + SLACK
@@ -168,8 +175,7 @@ def test_a_server_lost_in_the_middle(whole, tmp_path, how):
 def test_offline_segments_are_one_run(whole, tmp_path):
     """Both carry the id; ours read each epoch once, and sync makes one run of them."""
     offline = {"WANDB_MODE": "offline"}
-    first = Fit(tmp_path, offline)
-    assert first.after_epoch(2, first.process.kill).process.wait() == -9
+    first = Fit(tmp_path, offline | IN_THE_THIRD).killed()
     Fit(tmp_path, offline, "--ckpt_path", "last").ended()
     names = [folder.name for folder in segments(first.run)]
     assert len(names) == 2
