@@ -84,7 +84,7 @@ class Size:
     batch: int = BATCH
     images: int = 12_800  # of an epoch: a quarter of CIFAR-10, so that all of it fits into minutes
     measured: int = 12_800  # with loss, error and cushions
-    probed: int = 1000  # images of interlayer cushions and the Hessian
+    probed: int = 250  # images of interlayer cushions and the Hessian: a quarter of 1,000
     rounds: int = 5
     matrix: int = 8192
 

@@ -104,7 +104,8 @@ def soak(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
 def start(folder: Path, name: str, ranks: tuple[str, ...]) -> subprocess.Popen:
     words = [sys.executable, "-u", MAIN, "fit", "--config", str(ROOT / "benchmarks" / "soak.yaml")]
     words += ["--run.root", "runs", "--run.name", name, "--ckpt_path", "last", *ranks]
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    outside = {name: value for name, value in os.environ.items() if not name.startswith("SLURM_")}  # no job to requeue
+    environment = outside | {"OMP_NUM_THREADS": "1"}
     with (folder / f"{name}.out").open("w", encoding="utf-8") as out:
         return subprocess.Popen(words, cwd=folder, env=environment, stdout=out, stderr=out, start_new_session=True)
 

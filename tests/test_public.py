@@ -300,6 +300,13 @@ def test_a_run_of_a_trainer_of_ones_own_is_whole_and_never_mixed_with_another(tm
     assert folder.finished == 3 and sorted({*folder.log()["epoch"]}) == [0, 1, 2, 3]
     trainer.fit_loop.max_epochs = 4  # the same logger goes on
     trainer.fit(Mine(), data)
+    assert folder.finished == 4 and [made["after_epoch"] for made in folder.made()] == [0, 2, 2]
+    with pytest.raises(skipscope.UserError, match="mine has the numbers of a run already, and two would mix"):
+        fit(2, logger=trainer.logger)  # of another trainer
+    torch.save(torch.load(tmp_path / "two.ckpt") | {"state_dict": {}}, tmp_path / "other.ckpt")
+    with pytest.raises(RuntimeError, match="Missing key"):
+        fit(6, ckpt_path=tmp_path / "other.ckpt")
+    assert folder.finished == 4 and len(folder.made()) == 3
     with take(tmp_path / "mine"), pytest.raises(skipscope.UserError, match="two runs in one folder would mix"):
         fit(4, ckpt_path=tmp_path / "two.ckpt")
     early = skipscope.RunLogger(tmp_path / "early")

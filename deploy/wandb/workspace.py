@@ -1,13 +1,14 @@
-"""The W&B dashboard as code: runs that differ in nothing but their seed are drawn as one mean with its spread.
+"""The W&B dashboard as code: an experiment's runs, one a seed, are drawn as one mean with its spread.
 
     pip install -e '.[deploy]'
     python deploy/wandb/workspace.py ENTITY --project skipscope     saves a new view of the project; needs an account
 
-Runs are grouped by the configuration's architecture, so that it fits what the job arrays, the sweeps and the logger's
-`run_per: seed` leave behind: a run a seed. A job of several seeds in one run (`run_per: job`) has its mean, minimum and
-maximum over seeds as curves, in sections of their own, and each seed's. Panels name keys of the depth-20 nets; a test
-trains these and finds every key in what W&B recorded. Effective depth is there for residual nets only, lambda and what is
-absorbed for nets with BatchNorm only: where nets of both kinds are in a project, some have no line in these panels.
+Runs are grouped by name, data, architecture, learning rate and weight decay, so that it fits what the job arrays, the
+sweeps and the logger's `run_per: seed` leave behind: a run a seed. What differs in something else needs a `run.name` of its
+own. A job of several seeds in one run (`run_per: job`) has its mean, minimum and maximum over seeds as curves, in
+sections of their own, and each seed's. Panels name keys of the depth-20 nets; a test trains these and finds every key in
+what W&B recorded. Effective depth is there for residual nets only, lambda and what is absorbed for nets with BatchNorm
+only: where nets of both kinds are in a project, some have no line in these panels.
 
 Of the Hessian's condition number only the lower end of its interval has a panel. The upper end is infinite while the
 percentile below it may be 0, as it is for most nets: W&B records "Infinity" then, which no line can be drawn through, and the
@@ -22,11 +23,17 @@ import wandb_workspaces.workspaces as ws
 
 __all__ = ["workspace"]
 
-ARCHITECTURE = (  # a bank has no `model.net`: its arms' depth tells it from others
+EXPERIMENT = (  # a bank has no `model.net`: its arms tell it from others
+    "run.group",
+    "run.name",
+    "data.class_path",
     "model.net.class_path",
     "model.net.init_args.depth",
     "model.net.init_args.residual",
+    "model.arms.residual.net.class_path",
     "model.arms.residual.net.init_args.depth",
+    "model.optimizer.init_args.lr",
+    "model.weight_decay",
 )
 CURVES = {
     "Test error": "test/error",
@@ -128,7 +135,7 @@ def workspace(entity: str, project: str = "skipscope") -> ws.Workspace:
             _section(f"{ONE_RUN}: each seed", [_each_seed(title, key) for title, key in (CURVES | MASSES).items()]),
         ],
         settings=ws.WorkspaceSettings(x_axis="epoch", max_runs=100),
-        runset_settings=ws.RunsetSettings(groupby=[ws.Config(key) for key in ARCHITECTURE]),
+        runset_settings=ws.RunsetSettings(groupby=[ws.Config(key) for key in EXPERIMENT]),
     )
 
 

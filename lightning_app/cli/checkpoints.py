@@ -123,6 +123,12 @@ class Shift:
 
 def _transferred(checkpoint: Checkpoint, options: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
     changed, shifts = transfer_checkpoint(checkpoint, options.inverse, options.member)
+    trains = "optimizer_states" in checkpoint
+    kept = (
+        "the optimizer's state is kept: T is a translation"
+        if trains
+        else "weights alone, to be measured: not to train on"
+    )
     # Section 4.1: twins stay twins only where the penalties are equal, ||p - rho||^2 = ||r||^2.
     direction, condition = (
         ("T^-1: plain -> residual", "the plain net's twin only if that one has `decay_towards: identity`")
@@ -131,8 +137,8 @@ def _transferred(checkpoint: Checkpoint, options: argparse.Namespace) -> tuple[d
     )
     return changed, [
         *map(str, shifts),
-        f"written: {options.target} ({direction}; the optimizer's state is kept: T is a translation)",
-        f"Trained on, it stays {condition}.",
+        f"written: {options.target} ({direction}; {kept})",
+        *[f"Trained on, it stays {condition}."] * trains,
     ]
 
 
@@ -257,6 +263,11 @@ def extract_member(checkpoint: Checkpoint, member: str) -> dict[str, Any]:
         raise UserError(
             "this checkpoint does not say which part of the optimizer's state is whose: it is from before fit recorded it. "
             "Resume it with `fit --ckpt_path` and extract from what that writes."
+        )
+    if "optimizer_states" not in checkpoint:
+        raise UserError(
+            "extract takes a net with its optimizer's state, and this file holds the final weights alone: name a checkpoint "
+            "(last.ckpt). `measure --ckpt_path` takes this one, with all its nets."
         )
     (described,) = (one for one in checkpoint["members"] if one["name"] == member)
     members = {one["name"] for one in checkpoint["members"]}

@@ -2,16 +2,19 @@
 
 import contextlib
 import itertools
+import os
 import re
 import shlex
 import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Literal
 
 import pytorch_lightning as pl
 import yaml
 from jsonargparse import Namespace
+from lightning_fabric.utilities.rank_zero import rank_zero_only
 from pytorch_lightning.cli import SaveConfigCallback
 from pytorch_lightning.loggers import WandbLogger
 from typing_extensions import override
@@ -24,6 +27,7 @@ from lightning_app.runs import RunFolder
 from lightning_app.runs.folder import CHECKPOINTS, CONFIG, LAST, LOG
 from lightning_app.runs.loggers import RunLogger, made_by
 
+Ours = Literal["first", "only"]
 MEASURED = "measured"  # folder of measurements among the groups of runs
 NOTED = ("torch", "torchvision", "pytorch-lightning", "torchmetrics", "wandb", "numpy")  # versions kept with a run
 
@@ -49,7 +53,7 @@ class RunFolders:
         self.name = name
 
     def find(
-        self, ckpt_path: str | None, same: Callable[[RunFolder], bool] = lambda _: False, again: bool = False
+        self, ckpt_path: str | None, same: Callable[[RunFolder], bool] = lambda _: False, ours: Ours | None = None
     ) -> RunFolder:
         """The folder that a run resumed from ``ckpt_path`` goes on in, else a new one.
 
@@ -59,10 +63,11 @@ class RunFolders:
 
         Args:
             same: does this folder's run have the configuration of ours?
-            again: has the very job begun before? Then of several runs of this name it is one that is `same`, if there is one.
+            ours: has the very job begun before? Then of several runs of this name it is "first" one that is `same`, or no other
+                if "only" that would do.
         """
         if ckpt_path == "last":
-            return self.last(same, again) or self.claim()
+            return self.last(same, ours) or self.claim()
         if ckpt_path is not None:
             home = Path(ckpt_path).resolve().parent
             own = [folder.path.resolve() for folder in self.existing()]
@@ -77,17 +82,22 @@ class RunFolders:
         last = [file for folder in self.existing() if (file := folder.checkpoints / LAST).exists()]
         return str(last[-1]) if last else None
 
-    def last(self, same: Callable[[RunFolder], bool], again: bool = False) -> RunFolder | None:
+    def last(self, same: Callable[[RunFolder], bool], ours: Ours | None = None) -> RunFolder | None:
         """The newest run of this name that has a checkpoint, or that is ours and was killed before it had one.
 
         Arguments as of `find`.
         """
-        for only_ours in (True, False) if again else (False,):
+        for only_ours in {None: (False,), "first": (True, False), "only": (True,)}[ours]:
             for folder in reversed(self.existing()):
                 begun = (folder.checkpoints / LAST).exists()
                 if (begun and not only_ours) or ((begun or folder.finished is None) and same(folder)):
                     return folder
         return None
+
+    def free(self) -> RunFolder:
+        """The next that nobody has claimed."""
+        paths = (self.parent / (self.name if n == 1 else f"{self.name}~{n}") for n in itertools.count(1))
+        return RunFolder(next(path for path in paths if not os.path.lexists(path)))
 
     def existing(self) -> list[RunFolder]:
         """Folders of this name, oldest first."""
@@ -100,8 +110,8 @@ class RunFolders:
         """Make the next free folder. Making it is the claim: of two runs that start at once, each gets its own."""
         try:
             self.parent.mkdir(parents=True, exist_ok=True)
-            for number in itertools.count(1):
-                path = self.parent / (self.name if number == 1 else f"{self.name}~{number}")
+            while True:
+                path = self.free().path
                 with contextlib.suppress(FileExistsError):
                     path.mkdir()
                     break
@@ -155,20 +165,34 @@ def discard_if_unused(folder: RunFolder) -> None:
 
 
 class SaveRunConfig(SaveConfigCallback):
-    """The whole configuration into the run folder, with command and versions on top, and to W&B."""
+    """The whole configuration into the run folder, with command and versions on top, and to W&B.
+
+    At once for a new run, which may be killed before it trains. One that goes on keeps what it has until it trains: its
+    checkpoint may be refused, and nothing may be left to train.
+    """
 
     @override
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
-        if not trainer.is_global_zero:
-            return
+        has_one = any(isinstance(one, RunLogger) and (one.folder.path / CONFIG).exists() for one in trainer.loggers)
+        self._waits = stage == "fit" and (has_one or self.config.get("ckpt_path") not in (None, "last"))
+        if not self._waits:
+            self._save(trainer, pl_module)
+
+    @override
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        if self._waits:
+            self._save(trainer, pl_module)
+
+    @rank_zero_only
+    def _save(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         text = self.parser.dump(self.config, skip_none=False, format="yaml")
         for logger in trainer.loggers:
             if isinstance(logger, RunLogger):
                 if said := _changes(logger.folder, text):
                     print(said)
                 _write_config(logger.folder.path / CONFIG, text)
-                command = f"main.py {shlex.join(sys.argv[1:])}"
-                logger.folder.add_made(made_by(trainer, pl_module, logger.folder, command))
+                logger.folder.reopen()
+                logger.folder.add_made(made_by(trainer, pl_module, f"main.py {shlex.join(sys.argv[1:])}"))
             elif isinstance(logger, WandbLogger):
                 logger.log_hyperparams(yaml.safe_load(text))
 

@@ -23,7 +23,7 @@ from callbacks import EpochBar, ProgressLines
 from callbacks.measure import LoggingCallback
 from lightning_app.cli.console import is_terminal, table
 from lightning_app.cli.parser import FROM_RUN, HelpFormatter, Parser, known_classes, prescan, resolve_short_names
-from lightning_app.cli.run_folders import RunFolders, SaveRunConfig, claim_measured, discard_if_unused
+from lightning_app.cli.run_folders import Ours, RunFolders, SaveRunConfig, claim_measured, discard_if_unused
 from lightning_app.cli.safety import check_allowed
 from lightning_app.cli.trainer import Trainer, print_measured
 from lightning_app.common.errors import DivergedError, MachineError, UserError, first_line
@@ -109,7 +109,7 @@ class TrainingCLI(LightningCLI):
         self.answer = answer  # what came out, for --json
         self.from_run = from_run  # are net and data those of a run folder, whose files may be a stranger's?
         self.command = kwargs["args"][0]
-        self._again = False  # has SLURM started this very job before?
+        self._ours: Ours | None = None  # is it one that SLURM has started before?
         super().__init__(*args, **kwargs)
 
     @staticmethod
@@ -153,10 +153,11 @@ class TrainingCLI(LightningCLI):
         path = self._get(self.config, "ckpt_path")
         again = int(os.environ.get("SLURM_RESTART_COUNT") or 0) > 0
         of_sweep = "WANDB_SWEEP_ID" in os.environ  # where the newest run is another trial
-        self._again = self.subcommand == "fit" and path in (None, "last") and again and not of_sweep
-        if self._again and path is None:
+        again = self.subcommand == "fit" and path in (None, "last") and again and not of_sweep
+        self._ours = None if not again else "first" if path == "last" else "only"  # that this job began
+        if self._ours == "only":
             path = self.config[self.subcommand].ckpt_path = "last"
-            print("SLURM has started this job again: going on as with --ckpt_path last.")
+            print("SLURM has started this job again: it goes on with its run, if it has saved a checkpoint.")
         if path not in (None, "last") and not Path(path).is_file():
             below = Path(path, CHECKPOINTS, LAST)
             hint = f" Did you mean {below}?" if below.is_file() else ""
@@ -264,13 +265,13 @@ class TrainingCLI(LightningCLI):
         if ranks.rank != 0:
             if FOLDER_VARIABLE in os.environ:
                 return RunFolder(Path(os.environ[FOLDER_VARIABLE]))
-            found = folders.last(self._is_same, self._again) if asked == "last" and self.subcommand == "fit" else None
-            return found or RunFolder(folders.parent / folders.name)
+            found = folders.last(self._is_same, self._ours) if asked == "last" and self.subcommand == "fit" else None
+            return found or folders.free()
         if self.subcommand == "measure":
             out, model = self._get(self.config, "out"), self._get(self.config, "model")
             folder = claim_measured(out, folders, folders.checkpoint(asked), model)
         else:
-            folder = folders.find(asked, self._is_same, self._again)
+            folder = folders.find(asked, self._is_same, self._ours)
         with writing(folder.path):
             self._lock = take(folder.path)
             folder.begin()

@@ -178,7 +178,7 @@ class ResidentData(pl.LightningDataModule, ABC):
         if getattr(self.trainer, "overfit_batches", 0):
             raise UserError(
                 "trainer.overfit_batches would take other batches in each epoch, as their order depends on it: use "
-                "data.train_limit, and data.augment false."
+                "data.train_limit, and data.augment false for images."
             )
         if not len(self._rows["test"]):
             raise UserError(

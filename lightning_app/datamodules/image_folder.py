@@ -147,9 +147,10 @@ def _training_and_test(root: Path) -> tuple[Path, Path | None]:
 def _names(given: list[str] | str) -> tuple[str, ...]:
     """Of classes, from a list or a file."""
     if isinstance(given, str):
-        if not Path(given).is_file():
+        file = Path(given).expanduser()
+        if not file.is_file():
             raise UserError(f"data.class_names is a list or a text file with a name a line, found no file {given}.")
-        given = read_text(Path(given)).split("\n")
+        given = read_text(file).removeprefix("\ufeff").split("\n")
     names = tuple(name.strip() for name in given if name.strip())
     if not names or len(set(names)) < len(names):
         twice = next((f"{name} twice" for name in names if names.count(name) > 1), "none")

@@ -39,7 +39,8 @@ class ImageData(ResidentData):
         padding: zero pixels on each side before a random crop back to the image size.
         flip: mirror with probability 1/2 when augmenting. None takes what suits the dataset.
         drop_last: leave out the last, smaller training batch of an epoch.
-        mean: of each channel (or one for all), in units of [0, 1]. None takes the training images' own.
+        mean: of each channel (or one for all), in units of [0, 1]. None takes the class's MEAN: that of its training images for
+            the data sets here, ImageNet's for `ImageFolder`, and nothing for a class that sets none.
         std: likewise, over all their pixels.
         channels_last: batches in that memory format. None as the model has it.
         compile: gather and normalise in one kernel of torch.compile; the same numbers, faster after some seconds.

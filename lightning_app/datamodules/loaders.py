@@ -104,7 +104,7 @@ class EpochLoader:
         if smallest < world:
             raise UserError(
                 f"a global batch of {smallest} samples leaves some of the {world} ranks without any, and a mean over "
-                "nothing is not a number: use fewer devices, drop_last: true or another batch_size."
+                "nothing is not a number: use fewer devices, another batch_size or, where the data have it, drop_last."
             )
 
     def set_epoch(self, epoch: int) -> None:

@@ -40,7 +40,16 @@ class TokenData(ResidentData):
 
     @override
     def to_device(self, samples: Tensor, labels: Tensor, training: bool) -> Resident:
-        return ResidentTokens(samples.to(self._device), labels.to(self._device))
+        return ResidentTokens(_moved(samples, self._device), labels.to(self._device))
+
+
+def _moved(samples: Tensor, device: torch.device) -> Tensor:
+    """Windows that overlap are a view of the text there too: a copy has each token as often as windows share it."""
+    (count, length), (step, within) = samples.shape, samples.stride()
+    if not (count and within == 1 and step < length):
+        return samples.to(device)
+    text = samples.as_strided(((count - 1) * step + length,), (1,))
+    return text.to(device).as_strided((count, length), (step, 1))
 
 
 class Tokens(TokenData):
@@ -78,7 +87,7 @@ class Tokens(TokenData):
         super().__init__(root=root, **of_data)
         if not 0 < test_share < 1:
             raise UserError(f"data.test_share is a share of the text above 0 and below 1, got {test_share}.")
-        self.path = Path(path)
+        self.path = Path(path).expanduser()
         self.level = level
         self.context = at_least(1, context=context)
         self.stride = at_least(1, stride=stride)

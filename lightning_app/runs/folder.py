@@ -199,13 +199,16 @@ class RunFolder:
             raise UserError(f"{file} should hold {said}: remove the file.")
         return found
 
+    def reopen(self) -> None:
+        """Training begins or goes on: the run has no end any more."""
+        (self.path / FINISHED).unlink(missing_ok=True)
+
     def finish(self, epochs: int) -> None:
         """Note that training came to its end after so many epochs."""
         write_atomically(self.path / FINISHED, f"{epochs}\n".encode())
 
     def begin(self) -> None:
-        """Whoever writes here from now on: what a killed process left half written goes, and the run has no end any more."""
-        (self.path / FINISHED).unlink(missing_ok=True)
+        """Whoever writes here from now on: what a killed process left half written goes."""
         for folder in (self.path, self.checkpoints, *(self.path / ARRAYS).glob("*")):  # not of runs in folders below
             for file in folder.glob(".*.tmp"):
                 file.unlink(missing_ok=True)

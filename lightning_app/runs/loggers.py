@@ -14,7 +14,7 @@ import shlex
 import sys
 import time
 from argparse import Namespace
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
@@ -91,6 +91,7 @@ class RunLogger(Logger):
         self._hyperparameters: dict[str, Any] = {}
         self._trainer: pl.Trainer | None = None  # that logs here, once it has begun
         self._fitting: tuple[pl.Trainer, IO] | None = None  # with the folder's lock
+        self._going_on = _GoingOn(self._write_down)
 
     @property
     @override
@@ -165,7 +166,7 @@ class RunLogger(Logger):
         """A run of a trainer of somebody's own: the folder is taken, and what is known of how it is made is written down."""
         if trainer is None or trainer.state.fn != TrainerFn.FITTING:
             return
-        if self._had_log and trainer.ckpt_path is None:
+        if self._had_log and trainer.ckpt_path is None and not trainer.global_step:
             raise UserError(
                 f"{self.folder.path} has the numbers of a run already, and two would mix: name another folder, or go on with "
                 "that run by trainer.fit(..., ckpt_path=...)."
@@ -174,10 +175,17 @@ class RunLogger(Logger):
             self.folder.path.mkdir(parents=True, exist_ok=True)
             self._fitting = trainer, take(self.folder.path)
         self.folder.begin()
+        if trainer.ckpt_path is None:
+            self._write_down(trainer, model)
+        else:
+            trainer.callbacks.append(self._going_on)
+
+    def _write_down(self, trainer: pl.Trainer, model: nn.Module) -> None:
+        self.folder.reopen()
         if self._hyperparameters:
             self._save_hyperparameters()
         command = " ".join([Path(sys.argv[0]).name, *map(shlex.quote, sys.argv[1:])])
-        self.folder.add_made(made_by(trainer, model, self.folder, command))
+        self.folder.add_made(made_by(trainer, model, command))
 
     def _save_hyperparameters(self) -> None:
         """Into config.yaml, if they are plain; what was there already stays, and a warning says what differs."""
@@ -200,10 +208,24 @@ class RunLogger(Logger):
     def finalize(self, status: str) -> None:
         if self._fitting is not None:
             trainer, lock = self._fitting
-            self._fitting, self._had_log = None, False  # what lies there is this logger's own
+            self._fitting, self._had_log = None, True  # a trainer that goes on has made its steps already
+            if self._going_on in trainer.callbacks:
+                trainer.callbacks.remove(self._going_on)
             if status == "success":
                 self.folder.finish(whole_epochs(trainer))
             lock.close()
+
+
+class _GoingOn(pl.Callback):
+    """A run that goes on keeps what it has until it trains: its checkpoint may not fit, and nothing may be left to train."""
+
+    def __init__(self, write_down: Callable[[pl.Trainer, nn.Module], None]) -> None:
+        self._write_down = write_down
+
+    @override
+    @rank_zero_only
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self._write_down(trainer, pl_module)
 
 
 def whole_epochs(trainer: pl.Trainer) -> int:
@@ -213,7 +235,7 @@ def whole_epochs(trainer: pl.Trainer) -> int:
     return max(0, counts.processed - ended_within)
 
 
-def made_by(trainer: pl.Trainer, module: Any, folder: RunFolder, command: str) -> dict[str, Any]:
+def made_by(trainer: pl.Trainer, module: Any, command: str) -> dict[str, Any]:
     """What trains, on which machine and data, from which epoch on."""
     fingerprint = getattr(getattr(trainer, "datamodule", None), "fingerprint", None)
     device = trainer.strategy.root_device.type
@@ -223,7 +245,7 @@ def made_by(trainer: pl.Trainer, module: Any, folder: RunFolder, command: str) -
         "float32": getattr(module, "float32", None) if device == "cuda" else "fp32",
         "processes": trainer.world_size,
         "device": device,
-        "after_epoch": folder.last_epoch or 0,
+        "after_epoch": trainer.current_epoch,
         "data": fingerprint() if fingerprint else None,  # of all that the source gave
     }
 

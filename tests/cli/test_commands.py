@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -124,6 +125,28 @@ def test_the_command_line_wins_over_the_checkpoint(finished, tmp_path):
     log = RunFolder(tmp_path / RUN).log()
     assert set(log["epoch"]) == {4}  # another root: a run of its own, from epoch 3 on
     assert log.set_index("name")["value"]["lr"] == 0.002
+
+
+def test_what_trains_nothing_leaves_the_record_of_a_run_as_it_is(finished, tmp_path):
+    shutil.copytree(finished, tmp_path, dirs_exist_ok=True)
+    run = RunFolder(tmp_path / RUN)
+
+    def record() -> dict[str, bytes]:
+        return {name: (run.path / name).read_bytes() for name in ("config.yaml", "made.jsonl", "finished", "log.csv")}
+
+    before = record()
+    for code, words in [
+        (2, ("--model.arms.plain.net.init_args.width", "8")),  # of another architecture
+        (2, ("--data.batch_size", "0")),
+        (0, ("--model.optimizer.lr", "0.5")),  # nothing is left to train
+        (2, ("--trainer.fast_dev_run", "true")),  # of an epoch less than it has
+    ]:
+        done = command(*TINY, *every_epoch(), *words, "--trainer.max_epochs", "3", "--ckpt_path", "last", cwd=tmp_path)
+        assert done.returncode == code, done.stderr
+        assert record() == before and not [*run.path.glob("config.before-*")], words
+    words = (*TINY, *every_epoch(), "--trainer.max_epochs", "4", "--ckpt_path")
+    assert command(*words, "last", cwd=tmp_path).returncode == 0
+    assert run.finished == 4 and [made["after_epoch"] for made in run.made()] == [0, 3]
 
 
 def test_the_command_test_prints_a_checkpoints_numbers_and_touch_no_run(finished):

@@ -99,6 +99,13 @@ def test_a_checkpoint_from_before_is_told_what_to_do(saved):
         extract_member(checkpoint, "plain-seed04")
 
 
+def test_final_weights_alone_are_refused(saved):
+    checkpoint = AtomicCheckpointIO().load_checkpoint(saved)
+    del checkpoint["optimizer_states"]
+    with pytest.raises(UserError, match="holds the final weights alone: name a checkpoint"):
+        extract_member(checkpoint, "plain-seed04")
+
+
 def test_a_dropout_net_and_its_twinless_bank(tmp_path):
     """Nets without ID entries have none to name."""
 

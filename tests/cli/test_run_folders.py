@@ -42,9 +42,10 @@ def test_a_job_that_slurm_starts_again_goes_on_in_its_own_run(tmp_path):
     ours, others = folders.claim(), folders.claim()
     for folder in (ours, others):
         finish(folder)
-    assert folders.find("last", lambda folder: folder.path == ours.path, again=True).path == ours.path
+    assert folders.find("last", lambda folder: folder.path == ours.path, "first").path == ours.path
     assert folders.find("last", lambda folder: folder.path == ours.path).path == others.path  # asked for by hand
-    assert folders.find("last", lambda folder: False, again=True).path == others.path  # begun by an older version
+    assert folders.find("last", lambda folder: False, "first").path == others.path  # begun by an older version
+    assert folders.find("last", lambda folder: False, "only").path not in {ours.path, others.path}
 
 
 def test_a_name_that_looks_like_a_repetition_is_another_run(tmp_path):

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from lightning_app.runs import RunFolder
 from lightning_app.runs.lock import take
 from tests.cli.test_commands import RUN
 from tests.forked import MAIN, WAIT_AT, Popen
@@ -190,9 +191,12 @@ def test_a_folder_in_use_is_refused_a_restarted_job_goes_on_and_a_finished_run_s
         refused = command(*TINY, *FEW, "--ckpt_path", "last", cwd=tmp_path)
     assert refused.returncode == 2
     assert f"is written to by process {os.getpid()}" in refused.stderr and "Traceback" not in refused.stderr
-    restarted = command(*TINY, *FEW, cwd=tmp_path, env={"SLURM_RESTART_COUNT": "1"})  # by SLURM
+    slurm = {"SLURM_RESTART_COUNT": "1"}
+    restarted = command(*TINY, *FEW, "--ckpt_path", "last", cwd=tmp_path, env=slurm)
     assert restarted.returncode == 0, restarted.stderr
     assert "going on after epoch 1" in restarted.stdout
+    same = command(*TINY, *FEW, cwd=tmp_path, env=slurm)
+    assert same.returncode == 0 and "nothing is left to train" in same.stdout, same.stderr
     before = checkpoint(tmp_path / RUN)["state_dict"]
     again = command(*TINY, *FEW, "--ckpt_path", "last", cwd=tmp_path)
     assert again.returncode == 0, again.stderr
@@ -201,3 +205,8 @@ def test_a_folder_in_use_is_refused_a_restarted_job_goes_on_and_a_finished_run_s
     trial = {"SLURM_RESTART_COUNT": "1", "WANDB_SWEEP_ID": "abc"}  # `last` would be another trial's
     assert command(*TINY, *FEW, "--trainer.max_epochs", "1", cwd=tmp_path, env=trial).returncode == 0
     assert {folder.name for folder in (tmp_path / RUN).parent.iterdir()} == {"quickstart", "quickstart~2"}
+    other = command(
+        *TINY, *FEW, "--model.optimizer.lr", "0.5", cwd=tmp_path, env=slurm
+    )  # stopped before it had a folder
+    assert other.returncode == 0 and "going on after" not in other.stdout, other.stderr
+    assert RunFolder(tmp_path / f"{RUN}~3").finished == 2

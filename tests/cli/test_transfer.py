@@ -152,6 +152,11 @@ def test_what_the_command_says(bank, tmp_path, capsys):
     assert shifted.startswith("plain: 16 ID entries") and "(T^-1: plain -> residual;" in written
     assert "only if that one has `decay_towards: identity`" in hint
     assert sorted(path.name for path in tmp_path.iterdir()) == ["back.ckpt", "out.ckpt"]
+    kept = {name: value for name, value in load(bank).items() if name != "optimizer_states"}
+    torch.save(kept, tmp_path / "final.ckpt")
+    assert main(["transfer", str(tmp_path / "final.ckpt"), str(tmp_path / "twin.ckpt")]) == 0
+    _, written = capsys.readouterr().out.splitlines()
+    assert "weights alone, to be measured" in written and "optimizer" not in written
 
 
 REFUSED = {  # words after `transfer` -> what the message says

@@ -169,11 +169,12 @@ def test_pictures_below_subfolders_count_and_other_files_do_not(tmp_path):
 
 
 @pytest.mark.parametrize("as_file", [True, False])
-def test_folders_may_be_some_of_a_net_s_classes(as_file, tmp_path):
+def test_folders_may_be_some_of_a_net_s_classes(as_file, tmp_path, monkeypatch):
     names = ["dog", "eel", "cat", "ant"]
-    (tmp_path / "names.txt").write_text("\n".join(names) + "\n")
+    (tmp_path / "names.txt").write_text("\n".join(names) + "\n", encoding="utf-8-sig")  # as Windows' Notepad does
+    monkeypatch.setenv("HOME", str(tmp_path))
     tree(tmp_path / "photos")
-    data = small(tmp_path / "photos", class_names=str(tmp_path / "names.txt") if as_file else names)
+    data = small(tmp_path / "photos", class_names="~/names.txt" if as_file else names)
     assert (data.num_classes, data.class_names) == (4, tuple(names))
     assert samples(data.test_dataloader())[1].tolist() == [2, 2, 0, 0]  # cats first, as the folders are
     assert len(samples(data.probe_loader())[0]) == 16

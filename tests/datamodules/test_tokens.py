@@ -10,6 +10,7 @@ from torch import Tensor
 
 from lightning_app.common.errors import UserError
 from lightning_app.datamodules import KHop, ModularAddition, Tokens
+from lightning_app.datamodules.tokens import _moved
 from lightning_app.datamodules.trained_on import PIECE, digest
 from tests.helpers import built
 
@@ -26,6 +27,14 @@ def characters(data: Tokens, tokens: Tensor) -> str:
     alphabet = sorted(set(TEXT))
     assert [repr(letter)[1:-1] for letter in alphabet] == list(data.class_names)
     return "".join(alphabet[int(token)] for token in tokens)
+
+
+@pytest.mark.parametrize(("stride", "tokens"), [(1, 100), (3, 98), (20, 40)])
+def test_another_device_gets_the_text_and_not_each_window(stride, tokens):
+    windows = torch.arange(101)[:-1].unfold(0, 8, stride)
+    moved = _moved(windows, torch.device("meta"))
+    assert moved.shape == windows.shape and moved.untyped_storage().nbytes() == 8 * tokens
+    assert torch.equal(_moved(windows, torch.device("cpu")), windows)
 
 
 @pytest.mark.parametrize("stride", [1, 3, 20])

@@ -198,7 +198,7 @@ def test_runs_are_grouped_by_keys_of_the_configuration(dashboard):
     """`model.value.net...` in W&B's spelling; each exists in the configuration of a single net or of a bank."""
     spec = dashboard._to_model().model_dump(by_alias=True, exclude_none=True)["spec"]
     (runs,) = spec["section"]["runSets"]
-    configs = [yaml.safe_load((ROOT / f"configs/{name}.yaml").read_text()) for name in ("res20", "pair20")]
+    configs = [yaml.safe_load((ROOT / f"configs/{name}.yaml").read_text()) for name in ("base", "res20", "pair20")]
     for key in runs["grouping"]:
         assert key["section"] == "config"
         first, value, *rest = key["name"].split(".")

@@ -67,6 +67,8 @@ def test_a_run_that_begins_again_has_no_end_yet(tmp_path):
     folder.finish(3)
     (tmp_path / ".last.ckpt.x.tmp").touch()
     folder.begin()
+    assert folder.finished == 3 and len([*tmp_path.iterdir()]) == 1  # until it trains
+    folder.reopen()
     assert folder.finished is None and not [*tmp_path.iterdir()]
 
 
