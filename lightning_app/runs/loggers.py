@@ -178,7 +178,7 @@ class RunLogger(Logger):
         if trainer.ckpt_path is None:
             self._write_down(trainer, model)
         else:
-            trainer.callbacks.append(self._going_on)
+            cast(Any, trainer).callbacks.append(self._going_on)
 
     def _write_down(self, trainer: pl.Trainer, model: nn.Module) -> None:
         self.folder.reopen()
@@ -209,8 +209,8 @@ class RunLogger(Logger):
         if self._fitting is not None:
             trainer, lock = self._fitting
             self._fitting, self._had_log = None, True  # a trainer that goes on has made its steps already
-            if self._going_on in trainer.callbacks:
-                trainer.callbacks.remove(self._going_on)
+            if self._going_on in (callbacks := cast(Any, trainer).callbacks):
+                callbacks.remove(self._going_on)
             if status == "success":
                 self.folder.finish(whole_epochs(trainer))
             lock.close()
