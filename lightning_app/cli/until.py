@@ -25,7 +25,7 @@ from lightning_app.runs.configuration import compared, differing
 __all__ = ["OPTION", "fit_until", "options_of"]
 
 OPTION, MOST = "--until", "--max-seeds"
-FIRST = 7  # seeds: the least that can settle anything
+FIRST = 7  # seeds: with fewer hardly anything is settled
 UNSETTLED, OTHERWISE = 4, 5  # exit codes; 4 as of `compare`, and 1 to 3 are others': of a machine's fault, a mistake
 QUESTION = re.compile(
     r"(?P<name>[^:\s]+)\s*(:\s*(?P<verdicts>[a-z]+(\|[a-z]+)*)?\s*(within\s+(?P<margin>[\d.eE+-]+))?)?"

@@ -36,7 +36,7 @@ examples:
 
 A side is PATH[,PATH...][:ARM]: runs, folders of runs, or patterns in quotes. Nets of one seed that saw the same batches are
 compared pair by pair. A verdict is wrong in at most 5 % of the cases, however often you look and add seeds at the end; several
-numbers share the 5 %. Seven pairs are the least that can settle anything.
+numbers share the 5 %. Seven pairs of one sign settle one question as a rule, eight two.
 exit codes: 0 A is better (or larger), 1 worse (or smaller), 3 equivalent, 4 unresolved, 2 a mistake; of the first number.
 """
 

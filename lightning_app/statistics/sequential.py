@@ -8,8 +8,8 @@ Symmetry is all that is assumed, and two arms that do not differ have it: exchan
 difference and leaves its size, whatever the distribution of errors. About the margin of an equivalence the differences are
 symmetric where the arms differ by a shift only.
 
-The price: n pairs of one sign have a chance of 2^(1-n), so six are the least that could settle anything at 5 %; here it is
-seven.
+The price: n pairs of one sign have a chance of 2^(1-n), so six are the least that could settle anything at 5 %. Here it takes
+seven of about one size, or six of which the last are the largest; two questions that share the 5 % take eight.
 
 Vovk & Wang (2024), "Nonparametric e-tests of symmetry", New England Journal of Statistics in Data Science;
 Ramdas et al. (2023), "Game-theoretic statistics and safe anytime-valid inference", Statistical Science 38.
@@ -99,7 +99,8 @@ def orders(d: np.ndarray, margin: float | None, alpha: float) -> np.ndarray:
 def confidence_sequence(differences: Sequence[float] | np.ndarray, alpha: float = ALPHA) -> Interval:
     """The mean difference, and an interval for the centre that holds it at all looks together with chance 1 - alpha.
 
-    It is what the evidence does not exclude, and infinite for fewer than seven pairs. The mean is of the finite differences.
+    It is what the evidence does not exclude, and infinite for few pairs: always up to five, as a rule up to six. The mean is of
+    the finite differences.
 
     Raises:
         ValueError: for no differences, or one that is no number.
