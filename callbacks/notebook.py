@@ -55,7 +55,9 @@ def measure(
     Raises:
         UserError: for inputs that are not as many as the labels, or what is no measure.
     """
-    chosen = shipped() if measures is None else checked([measures] if isinstance(measures, Measure) else measures)
+    chosen = (
+        shipped() if measures is None else checked([measures] if isinstance(measures, (Measure, type)) else measures)
+    )
     batches = _batches(net, inputs, _tensor("labels", labels))
     numbers: dict[str, float] = {}
     for one in chosen:

@@ -111,6 +111,8 @@ def test_measure_says_what_a_run_logs_of_the_same_samples():
 def test_measure_takes_arrays_one_measure_and_more_than_a_batch_and_leaves_the_net_as_it_was():
     net, (images, labels) = small_net().train(), samples(300)
     whole = skipscope.measure(net, images, labels, LayerCushion())
+    with pytest.raises(skipscope.UserError, match=r"such as LayerCushion\(\), got the class LayerCushion"):
+        skipscope.measure(net, images, labels, LayerCushion)
     assert whole == skipscope.measure(net, images.double().numpy(), labels.tolist(), iter([LayerCushion()]))
     one = LayerCushion().evaluate(skipscope.MeasureContext(net, [(images, labels)]))["cushion/layer01"]
     assert whole["cushion/layer01/median"] == pytest.approx(one.median, rel=1e-6)

@@ -169,7 +169,10 @@ def _did_you_mean(word: str, known: Iterable[str]) -> str | None:
     near = list(dict.fromkeys(near))[:3]
     if last in near:
         if not group:
-            return "it is an argument of a class, and goes under that one, in data, model.net or model.optimizer."
+            return (
+                "it is an argument of a class, and goes under that one: data, model.optimizer, model.net or, where a "
+                "configuration has arms, model.arms.NAME.net."
+            )
         return f"'{group}' names no argument '{last}'; if it hands it on, it goes under dict_kwargs."
     return f"did you mean {' or '.join(near)}?" if near else None
 

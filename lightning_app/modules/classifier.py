@@ -119,9 +119,13 @@ class ImageClassifier(pl.LightningModule):
         self._evaluated_at = -1  # optimizer steps when nets were evaluated last
         self._masks: set[tuple[str, str]] = set()  # members and keys of buffers that are infinite from the beginning
         if (net is None) == (not arms):
+            got = (
+                "neither: give one, or a configuration or checkpoint that has one"
+                if net is None
+                else "both: leave one out"
+            )
             raise UserError(
-                "the model needs either `model.net` (one network) or `model.arms` (several by name), got "
-                f"{'neither: give one of them' if net is None else 'both: leave one of them out'}."
+                f"the model needs either `model.net` (one network) or `model.arms` (several by name), got {got}."
             )
         if weight_decay < 0:
             raise UserError(f"model.weight_decay is lambda >= 0, got {weight_decay}.")

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from lightning_app.common.errors import UserError, unknown
+from lightning_app.common.errors import UserError, nearest, unknown
 from lightning_app.common.numbers import plural
 from lightning_app.runs.configuration import flatten
 from lightning_app.runs.folder import ARRAYS, FINISHED, LOG, LayerRow, RunFolder, find_runs, run_folders
@@ -222,17 +222,19 @@ class Shown:
         )
 
 
-def frames(paths: Path | str | Iterable[Path | str], names: Collection[str] | None = None) -> pd.DataFrame:
+def frames(paths: Path | str | Iterable[Path | str], names: str | Collection[str] | None = None) -> pd.DataFrame:
     """All numbers of several runs: run, arm, seed, member, epoch, step, name, value; texts are pandas categories.
 
     Args:
         paths: run folders, or folders of run folders.
-        names: only these numbers; None: all.
+        names: only these numbers, or this one; None: all.
 
     Raises:
-        UserError: if a path holds no run, or if what a run recorded of its nets cannot be read, naming it.
+        UserError: if a path holds no run, if none has a number of a name, or if what a run recorded of its nets cannot be read,
+            naming it.
     """
     runs = read_runs(find_runs([paths] if isinstance(paths, str | Path) else paths))
+    names = [names] if isinstance(names, str) else names
     whose = pd.DataFrame(
         [(name.net.run.label, name.net.name, name.group, name.net.seed) for name in name_nets(runs)],
         columns=["run", "member", "arm", "seed"],
@@ -241,6 +243,10 @@ def frames(paths: Path | str | Iterable[Path | str], names: Collection[str] | No
         run.check()
     logs = [run.log.astype({"member": str, "name": str}).assign(run=run.label) for run in runs]
     log = pd.concat(logs, ignore_index=True)
+    known = log["name"].unique()
+    if missing := [name for name in names or () if name not in known]:
+        near = "".join(f" Did you mean {name}?" for name in nearest(missing[0], known))
+        raise UserError(f"none of these runs has a number {missing[0]}.{near}")
     chosen = log if names is None else log[log["name"].isin([*names])]
     frame = chosen.merge(whose.astype({"seed": "Int64"}), on=["run", "member"], how="left")[[*COLUMNS]]
     return frame.astype({text: pd.CategoricalDtype(frame[text].dropna().unique()) for text in TEXTS})

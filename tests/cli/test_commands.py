@@ -194,7 +194,7 @@ def test_a_diverging_run_keeps_what_was_logged(tmp_path):
             ("configs/res20.yaml",),
             ("expected options, got 'configs/res20.yaml'", "did you mean --config configs/res20"),
         ),
-        (("--train_limit", "3"), ("no option 'train_limit'", "goes under that one, in data")),
+        (("--train_limit", "3"), ("no option 'train_limit'", "goes under that one: data, model.optimizer")),
         (("--trainer.deterministic", "maybe"), ("expected bool or ['warn'], got maybe",)),
         (("--model.optimizer.lr", "fast"), ("lr: expected float, got fast",)),
         (("--model.net", "mylip.MyNet"), ("no module 'mylip'", "on PYTHONPATH")),

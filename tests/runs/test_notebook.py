@@ -250,5 +250,8 @@ def test_only_some_numbers_and_none_for_the_whole_run(tmp_path):
     folder = write(tmp_path / "run", ["net"], names=("test/error", "lr"))
     folder.append([Row("", 1, 10, "lr", 0.1)])
     assert frames(tmp_path, names=["test/error"])["name"].tolist() == ["test/error"] * 2
+    assert frames(tmp_path, names="test/error").equals(frames(tmp_path, names=["test/error"]))
+    with pytest.raises(UserError, match=r"none of these runs has a number test/eror. Did you mean test/error\?"):
+        frames(tmp_path, names=["test/error", "test/eror"])
     whole = frames(tmp_path).query("member == ''").iloc[0]
     assert pd.isna(whole["arm"]) and pd.isna(whole["seed"]) and whole["run"] == "run"

@@ -65,7 +65,7 @@ class AloneNorm:
         if u[0, 0].numel() < 2:
             raise UserError(
                 f"batch-of-one statistics need more than one value in a channel, got a map of {tuple(u.shape)} before "
-                f"a {type(norm).__name__}: use bn_mode 'eval', or larger images."
+                f"a {type(norm).__name__}: use BatchNorm's mode 'eval' (bn_modes), or larger images."
             )
         over = tuple(range(2, u.ndim))
         centred = u - u.mean(over, keepdim=True)

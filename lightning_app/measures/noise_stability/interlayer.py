@@ -181,7 +181,7 @@ def check_interlayer(net: nn.Module, spans: Sequence[Span], bn_mode: BnMode, pro
     if bn_mode == "eval" and any(norm.running_mean is None for norm in batch_norms(net)):
         raise UserError(
             "a BatchNorm without running statistics makes a sample's output depend on the others in its batch, so it has "
-            "no Jacobian of its own: use bn_mode 'batch1', or track_running_stats=True."
+            "no Jacobian of its own: use BatchNorm's mode 'batch1' (bn_modes), or track_running_stats=True."
         )
     for span in spans:
         if bn_mode == "batch1" and not batch_norms(*span.modules):
