@@ -2,6 +2,7 @@
 
 import importlib
 import os
+import signal
 import sys
 from typing import Any
 
@@ -55,6 +56,9 @@ def _other(home: str, words: list[str]) -> int:
     module, _, function = home.partition(":")
     try:
         return getattr(importlib.import_module(module), function)(words)
+    except BrokenPipeError:  # who reads, such as `head`, has enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python says so at its end
+        return 128 + signal.SIGPIPE
     except (ValueError, OSError) as error:
         if os.environ.get("SKIPSCOPE_TRACEBACK"):
             raise

@@ -110,6 +110,8 @@ class Parser(LightningArgumentParser):
         if found := UNKNOWN_WORD.search(message):
             is_file = found[1].endswith((".yaml", ".yml"))
             return f"expected options, got '{found[1]}'.", f"did you mean --config {found[1]}?" if is_file else hint
+        if (found := re.search(r"File does not exist: '(.+)'", message)) and location == "config":
+            return f"config: there is no file {found[1]}.", _nearest_file(Path(found[1])) or hint
         types = WRONG_VALUE.findall(message)
         value = found[1].strip() if (found := re.search(r"(?:Given|Got) value: (.*)", message)) else "something else"
         plain = [name for name in _type_names(types) if name in NUMBERS or name.startswith("[")]
@@ -175,6 +177,15 @@ def _did_you_mean(word: str, known: Iterable[str]) -> str | None:
             )
         return f"'{group}' names no argument '{last}'; if it hands it on, it goes under dict_kwargs."
     return f"did you mean {' or '.join(near)}?" if near else None
+
+
+def _nearest_file(missing: Path) -> str | None:
+    """Of a name like this one, beside where it was looked for, else among the configurations that come with the program."""
+    for folder in (missing.parent, configs()):
+        files = {file.name: file for file in folder.glob("*.yaml")}
+        for name in nearest(missing.name, files):
+            return f"did you mean --config {files[name]}?"
+    return None
 
 
 def known_classes() -> dict[str, type]:

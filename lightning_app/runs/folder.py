@@ -418,6 +418,10 @@ def find_runs(paths: Iterable[Path | str]) -> list[RunFolder]:
     found: dict[Path, RunFolder] = {}
     for path in map(Path, paths):
         folders = sorted(run_folders(path))
+        if path.is_file():
+            raise UserError(
+                f"expected a run folder, or a folder of them, got the file {path}: name the folder that it is in."
+            )
         if not folders:
             raise UserError(f"expected a run folder, or a folder of them, found no {LOG} in or below {path}.")
         found |= {folder: RunFolder(folder) for folder in folders}

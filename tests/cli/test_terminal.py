@@ -1,6 +1,9 @@
 """What the real command line shows on a terminal, and that a pipe gets none of it."""
 
+import os
 import re
+import signal
+import subprocess
 import sys
 
 import pytest
@@ -74,3 +77,12 @@ def test_a_table_of_all_artefacts(tmp_path):
     titles = [line for line in lines if line in {paper(key).title for key in PAPERS}]
     assert len(titles) == len(PAPERS)
     assert any(line.startswith("yu-tomasi/table-1 ") for line in lines)
+
+
+def test_nobody_who_reads_is_no_error():
+    reader, writer = os.pipe()
+    os.close(reader)  # as `head` does when it has enough
+    call = [sys.executable, str(ROOT / "main.py"), "reproduce", "--list"]
+    done = subprocess.run(call, stdout=writer, stderr=subprocess.PIPE, text=True)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, "")
