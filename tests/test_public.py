@@ -275,17 +275,21 @@ class Mine(pl.LightningModule):
         return torch.optim.SGD(self.net.parameters(), lr=self.hparams["lr"])
 
 
+class Failing(Mine):
+    def training_step(self, batch):
+        raise RuntimeError("in the first batch")
+
+
 def test_a_run_of_a_trainer_of_ones_own_is_whole_and_never_mixed_with_another(tmp_path, caplog):
     data = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(*samples()), batch_size=2)
 
-    def fit(epochs, name="mine", logger=None, max_steps=-1, **how):
+    def fit(epochs, name="mine", logger=None, max_steps=-1, module=None, callbacks=None, **how):
         quiet = {"enable_progress_bar": False, "enable_model_summary": False, "accelerator": "cpu"}
         quiet |= {"max_steps": max_steps}
         logger = logger or skipscope.RunLogger(tmp_path / name)
-        trainer = pl.Trainer(
-            max_epochs=epochs, callbacks=[LayerCushion()], logger=logger, default_root_dir=tmp_path, **quiet
-        )
-        trainer.fit(Mine(), data, **how)
+        callbacks = [LayerCushion()] if callbacks is None else callbacks
+        trainer = pl.Trainer(max_epochs=epochs, callbacks=callbacks, logger=logger, default_root_dir=tmp_path, **quiet)
+        trainer.fit(module or Mine(), data, **how)
         return trainer
 
     trainer = fit(2)
@@ -298,10 +302,12 @@ def test_a_run_of_a_trainer_of_ones_own_is_whole_and_never_mixed_with_another(tm
         fit(2)
     assert len(folder.log()) == rows
     fit(3, ckpt_path=tmp_path / "two.ckpt")
-    fit(3, ckpt_path=folder.path / "checkpoints" / "epoch=2-step=9.ckpt")  # nothing is left to train
+    for limit in (3, 2):  # nothing is left to train
+        fit(limit, ckpt_path=folder.path / "checkpoints" / "epoch=2-step=9.ckpt")
     assert folder.finished == 3 and sorted({*folder.log()["epoch"]}) == [0, 1, 2, 3]
     trainer.fit_loop.max_epochs = 4  # the same logger goes on
     trainer.fit(Mine(), data)
+    trainer.fit(Mine(), data)  # and has nothing left
     assert folder.finished == 4 and [made["after_epoch"] for made in folder.made()] == [0, 2, 2]
     with pytest.raises(skipscope.UserError, match="mine has the numbers of a run already, and two would mix"):
         fit(2, logger=trainer.logger)  # of another trainer
@@ -311,6 +317,11 @@ def test_a_run_of_a_trainer_of_ones_own_is_whole_and_never_mixed_with_another(tm
     assert folder.finished == 4 and len(folder.made()) == 3
     with take(tmp_path / "mine"), pytest.raises(skipscope.UserError, match="two runs in one folder would mix"):
         fit(4, ckpt_path=tmp_path / "two.ckpt")
+    mended = skipscope.RunLogger(tmp_path / "mended")
+    with pytest.raises(RuntimeError, match="in the first batch"):
+        fit(1, logger=mended, module=Failing(), callbacks=[])
+    fit(1, logger=mended)
+    assert mended.folder.finished == 1
     early = skipscope.RunLogger(tmp_path / "early")
     early.log_metrics({"mine": 1.0})
     early.log_hyperparams({"data": "mnist", (1, 2): 3})

@@ -24,7 +24,9 @@ def wait_at(step: int) -> None:
 def until_it_waits(process: subprocess.Popen, cwd: Path, within: float = 240) -> None:
     deadline = time.monotonic() + within
     while not (cwd / "here").exists():
-        assert process.poll() is None and time.monotonic() < deadline, process.communicate()
+        if process.poll() is not None or time.monotonic() > deadline:
+            process.kill()
+            raise AssertionError(process.communicate())
         time.sleep(0.02)
 
 

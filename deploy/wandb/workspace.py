@@ -3,9 +3,9 @@
     pip install -e '.[deploy]'
     python deploy/wandb/workspace.py ENTITY --project skipscope     saves a new view of the project; needs an account
 
-Runs are grouped by name, data, architecture, learning rate and weight decay, so that it fits what the job arrays, the
-sweeps and the logger's `run_per: seed` leave behind: a run a seed. What differs in something else needs a `run.name` of its
-own. A job of several seeds in one run (`run_per: job`) has its mean, minimum and maximum over seeds as curves, in
+Runs are grouped by group, data, architecture, learning rate and weight decay, so that it fits what the job arrays, the
+sweeps and the logger's `run_per: seed` leave behind: a run a seed. What differs in something else needs a `run.group` of
+its own. A job of several seeds in one run (`run_per: job`) has its mean, minimum and maximum over seeds as curves, in
 sections of their own, and each seed's. Panels name keys of the depth-20 nets; a test trains these and finds every key in
 what W&B recorded. Effective depth is there for residual nets only, lambda and what is absorbed for nets with BatchNorm
 only: where nets of both kinds are in a project, some have no line in these panels.
@@ -24,8 +24,7 @@ import wandb_workspaces.workspaces as ws
 __all__ = ["workspace"]
 
 EXPERIMENT = (  # a bank has no `model.net`: its arms tell it from others
-    "run.group",
-    "run.name",
+    "run.group",  # not `run.name`: each task of a job array has its own
     "data.class_path",
     "model.net.class_path",
     "model.net.init_args.depth",

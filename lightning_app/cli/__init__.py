@@ -35,8 +35,7 @@ def main(argv: list[str]) -> int:
     if not argv or argv[0] in ("-h", "--help", "help"):
         from lightning_app.cli.help import overview
 
-        print(overview(), end="")
-        return 0 if argv else 2
+        return _show(overview()) or (0 if argv else 2)
     command, *words = argv
     if command not in (*TRAINING, *OTHERS):
         return _fail(f"unknown command '{command}'. Commands: {', '.join((*TRAINING, *OTHERS))}; see --help.")
@@ -45,20 +44,32 @@ def main(argv: list[str]) -> int:
     if "-h" in words:  # --help takes seconds, since it imports what it lists
         from lightning_app.cli.help import brief
 
-        print(brief(command), end="")
-        return 0
+        return _show(brief(command))
     if command == "fit" and any(word.partition("=")[0] == "--until" for word in words):
         return _other("lightning_app.cli.until:fit_until", argv)
     return _train(argv)
+
+
+def _show(text: str) -> int:
+    try:
+        print(text, end="", flush=True)
+    except BrokenPipeError:
+        return _unread()
+    return 0
+
+
+def _unread() -> int:
+    """Who reads, such as `head`, has enough: the exit code of that. Without standard output Python says nothing at its end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 128 + signal.SIGPIPE
 
 
 def _other(home: str, words: list[str]) -> int:
     module, _, function = home.partition(":")
     try:
         return getattr(importlib.import_module(module), function)(words)
-    except BrokenPipeError:  # who reads, such as `head`, has enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python says so at its end
-        return 128 + signal.SIGPIPE
+    except BrokenPipeError:
+        return _unread()
     except (ValueError, OSError) as error:
         if os.environ.get("SKIPSCOPE_TRACEBACK"):
             raise

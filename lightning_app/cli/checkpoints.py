@@ -1,7 +1,7 @@
 """The commands that turn one checkpoint into another: `transfer` (T or T^-1) and `extract` (one net of a bank).
 
-What they write is an ordinary checkpoint: ``fit``, ``validate`` and ``test`` take it with the configuration of the net that is
-in it. torch is imported late, so that --help starts fast.
+What they write is an ordinary checkpoint: ``fit`` (where the source has an optimizer's state), ``validate`` and ``test`` take it
+with the configuration of the net that is in it. torch is imported late, so that --help starts fast.
 """
 
 import argparse

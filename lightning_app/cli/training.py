@@ -110,6 +110,7 @@ class TrainingCLI(LightningCLI):
         self.from_run = from_run  # are net and data those of a run folder, whose files may be a stranger's?
         self.command = kwargs["args"][0]
         self._ours: Ours | None = None  # is it one that SLURM has started before?
+        self._stopper = Stopper()
         super().__init__(*args, **kwargs)
 
     @staticmethod
@@ -251,7 +252,7 @@ class TrainingCLI(LightningCLI):
             plugins=plugins,
             enable_checkpointing=True,
             default_root_dir=str(self.folder.path),
-            callbacks=[Stopper(), *_progress(kwargs, callbacks)],
+            callbacks=[self._stopper, *_progress(kwargs, callbacks)],
             **kwargs,
         )
 
@@ -280,8 +281,8 @@ class TrainingCLI(LightningCLI):
 
     def _is_same(self, folder: RunFolder) -> bool:
         """Was this folder's run started with the present configuration, or killed before it wrote down its own?"""
-        if not (folder.path / CONFIG).exists():
-            return not (folder.path / LOG).exists()
+        if not (folder.path / CONFIG).exists():  # another job may have claimed it just now
+            return self._ours != "only" and not (folder.path / LOG).exists()
         own = yaml.safe_load(self._parser(self.subcommand).dump(self.config[self.subcommand], skip_none=False))
         try:
             stored = folder.config()
@@ -368,7 +369,9 @@ class TrainingCLI(LightningCLI):
         """Say what came out and where it is."""
         if not self.trainer.is_global_zero or self.trainer.fast_dev_run:
             return
-        self.folder.finish(whole_epochs(self.trainer))
+        began = (self.folder.path / CONFIG).exists() and self.folder.finished is None and self._is_same(self.folder)
+        if self._stopper.trained or began:  # else nothing was left to train, of a run that stays what it is
+            self.folder.finish(whole_epochs(self.trainer))
         if not (self.folder.path / LOG).exists():
             print(f"run: {self.folder.path} (no callback logged anything, so there is no report)")
             return

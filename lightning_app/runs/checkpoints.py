@@ -217,7 +217,12 @@ class Stopper(pl.Callback):
     """
 
     def __init__(self) -> None:
+        self.trained = False  # has training begun?
         self._training = False
+
+    @override
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self.trained = True
 
     @override
     def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:

@@ -175,7 +175,7 @@ class RunLogger(Logger):
             self.folder.path.mkdir(parents=True, exist_ok=True)
             self._fitting = trainer, take(self.folder.path)
         self.folder.begin()
-        if trainer.ckpt_path is None:
+        if trainer.ckpt_path is None and not trainer.global_step:
             self._write_down(trainer, model)
         else:
             cast(Any, trainer).callbacks.append(self._going_on)
@@ -208,10 +208,10 @@ class RunLogger(Logger):
     def finalize(self, status: str) -> None:
         if self._fitting is not None:
             trainer, lock = self._fitting
-            self._fitting, self._had_log = None, True  # a trainer that goes on has made its steps already
+            self._fitting, self._had_log = None, self.folder.has_log  # a trainer that goes on has made steps already
             if self._going_on in (callbacks := cast(Any, trainer).callbacks):
                 callbacks.remove(self._going_on)
-            if status == "success":
+            if status == "success" and self.folder.finished is None and self.folder.made():
                 self.folder.finish(whole_epochs(trainer))
             lock.close()
 

@@ -99,8 +99,8 @@ def orders(d: np.ndarray, margin: float | None, alpha: float) -> np.ndarray:
 def confidence_sequence(differences: Sequence[float] | np.ndarray, alpha: float = ALPHA) -> Interval:
     """The mean difference, and an interval for the centre that holds it at all looks together with chance 1 - alpha.
 
-    It is what the evidence does not exclude, and infinite for few pairs: always up to five, as a rule up to six. The mean is of
-    the finite differences.
+    It is what the evidence does not exclude, and infinite for fewer than seven pairs, though six may settle their sign. The mean
+    is of the finite differences.
 
     Raises:
         ValueError: for no differences, or one that is no number.

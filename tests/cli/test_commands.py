@@ -139,11 +139,20 @@ def test_what_trains_nothing_leaves_the_record_of_a_run_as_it_is(finished, tmp_p
         (2, ("--model.arms.plain.net.init_args.width", "8")),  # of another architecture
         (2, ("--data.batch_size", "0")),
         (0, ("--model.optimizer.lr", "0.5")),  # nothing is left to train
+        (0, ("--trainer.max_epochs", "2")),
         (2, ("--trainer.fast_dev_run", "true")),  # of an epoch less than it has
     ]:
-        done = command(*TINY, *every_epoch(), *words, "--trainer.max_epochs", "3", "--ckpt_path", "last", cwd=tmp_path)
+        done = command(*TINY, *every_epoch(), "--trainer.max_epochs", "3", *words, "--ckpt_path", "last", cwd=tmp_path)
         assert done.returncode == code, done.stderr
         assert record() == before and not [*run.path.glob("config.before-*")], words
+    other = ("--run.name", "other", "--ckpt_path", str(run.checkpoints / "last.ckpt"))
+    done = command(*TINY, *every_epoch(), "--trainer.max_epochs", "3", *other, cwd=tmp_path)
+    assert done.returncode == 0 and not (run.path.parent / "other").exists(), done.stderr
+    (run.path / "finished").unlink()  # killed just before
+    assert (
+        command(*TINY, *every_epoch(), "--trainer.max_epochs", "3", "--ckpt_path", "last", cwd=tmp_path).returncode == 0
+    )
+    assert run.finished == 3 and len(run.made()) == 1
     words = (*TINY, *every_epoch(), "--trainer.max_epochs", "4", "--ckpt_path")
     assert command(*words, "last", cwd=tmp_path).returncode == 0
     assert run.finished == 4 and [made["after_epoch"] for made in run.made()] == [0, 3]

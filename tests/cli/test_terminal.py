@@ -79,10 +79,11 @@ def test_a_table_of_all_artefacts(tmp_path):
     assert any(line.startswith("yu-tomasi/table-1 ") for line in lines)
 
 
-def test_nobody_who_reads_is_no_error():
+@pytest.mark.parametrize("words", [["reproduce", "--list"], ["--help"], ["fit", "-h"]])
+def test_nobody_who_reads_is_no_error(words):
     reader, writer = os.pipe()
     os.close(reader)  # as `head` does when it has enough
-    call = [sys.executable, str(ROOT / "main.py"), "reproduce", "--list"]
+    call = [sys.executable, str(ROOT / "main.py"), *words]
     done = subprocess.run(call, stdout=writer, stderr=subprocess.PIPE, text=True)
     os.close(writer)
     assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, "")

@@ -199,6 +199,9 @@ def test_runs_are_grouped_by_keys_of_the_configuration(dashboard):
     spec = dashboard._to_model().model_dump(by_alias=True, exclude_none=True)["spec"]
     (runs,) = spec["section"]["runSets"]
     configs = [yaml.safe_load((ROOT / f"configs/{name}.yaml").read_text()) for name in ("base", "res20", "pair20")]
+    names = {key["name"].replace(".value", "", 1) for key in runs["grouping"]}
+    assert {"model.optimizer.init_args.lr", "run.group"} <= names
+    assert not names & {"run.name", "model.seeds"}, "in which the tasks of a job array differ"
     for key in runs["grouping"]:
         assert key["section"] == "config"
         first, value, *rest = key["name"].split(".")
