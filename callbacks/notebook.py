@@ -55,9 +55,7 @@ def measure(
     Raises:
         UserError: for inputs that are not as many as the labels, or what is no measure.
     """
-    chosen = (
-        shipped() if measures is None else checked([measures] if isinstance(measures, (Measure, type)) else measures)
-    )
+    chosen = shipped() if measures is None else checked(measures)
     batches = _batches(net, inputs, _tensor("labels", labels))
     numbers: dict[str, float] = {}
     for one in chosen:
@@ -88,9 +86,9 @@ def shipped() -> list[Measure]:
     return [one for one in made if isinstance(one, Measure)]  # not what reads a trainer's metrics
 
 
-def checked(measures: Iterable[Any]) -> list[Measure]:
-    """Each once. UserError: for what is no measure."""
-    found = [*measures]
+def checked(measures: Any) -> list[Measure]:
+    """Of one or several, each once. UserError: for what is no measure."""
+    found = [*measures] if isinstance(measures, Iterable) and not isinstance(measures, type) else [measures]
     for one in found:
         if not isinstance(one, Measure):
             what = f"the class {one.__name__}" if isinstance(one, type) else described(one)

@@ -63,8 +63,8 @@ class RunFolders:
 
         Args:
             same: does this folder's run have the configuration of ours?
-            ours: has the very job begun before? Then of several runs of this name it is "first" one that is `same`, or no other
-                if "only" that would do.
+            ours: of a job that may have begun before. "first": of several runs of this name one that is `same`, if there is
+                one; "only": none but such a one.
         """
         if ckpt_path == "last":
             return self.last(same, ours) or self.claim()
