@@ -11,21 +11,22 @@ import re
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any, Literal
 
 import pytorch_lightning as pl
 import torch
 from pytorch_lightning.utilities import rank_zero_only
+from pytorch_lightning.utilities.seed import isolate_rng
 from torch import nn
 from typing_extensions import override
 
 from callbacks.context import MeasureContext, State
 from callbacks.log import flatten, folders_of, is_number, log_results
-from callbacks.protocol import contexts_of, gather_members
+from callbacks.protocol import contexts_of, gather_members, unlogged
 from lightning_app.common.calls import adapted
 from lightning_app.common.errors import MachineError, UserError, at_least, reason
-from lightning_app.common.isolation import attention_written_out, device_of, evaluating
+from lightning_app.common.isolation import attention_written_out, compiled_parts, device_of, evaluating
 from lightning_app.common.numbers import whole
 
 log = logging.getLogger(__name__)
@@ -66,6 +67,7 @@ class EpochCallback(LoggingCallback, ABC):
         self.at_start = at_start
         self._before = 0  # optimizer steps when the present batch began
         self._left_out: int | None = None  # the epoch that has just ended, if it was not due
+        self._within = 0  # optimizer steps when it was measured within an epoch
         self.forget_run()
 
     def forget_run(self) -> None:
@@ -115,6 +117,7 @@ class EpochCallback(LoggingCallback, ABC):
                 f"every_n_steps of {type(self).__name__} places measurements within an epoch, and the training data do not "
                 "say how long one is: set trainer.limit_train_batches."
             )
+        self._within = 0
         if self.at_start and not (trainer.global_step or trainer.current_epoch):
             self.observe(trainer, pl_module, 0)
 
@@ -152,6 +155,10 @@ class EpochCallback(LoggingCallback, ABC):
         return last or epoch % self.every_n_epochs == 0 or self.due_after(steps, self._before)
 
     def _observe_within(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Once a step: training may end with one that was just measured, as with a Timer."""
+        if self._within == trainer.global_step:
+            return
+        self._within = trainer.global_step
         gather_members(pl_module)
         self.observe(trainer, pl_module, epochs_done(trainer))
 
@@ -215,7 +222,8 @@ class Measure(EpochCallback):
     def observe(self, trainer: pl.Trainer, pl_module: pl.LightningModule, epoch: float) -> None:
         start = time.perf_counter()
         contexts = contexts_of(trainer, pl_module, epoch)
-        results = {context.name: self._results(trainer, context) for context in contexts}
+        with unlogged(pl_module):
+            results = {context.name: self._results(trainer, context) for context in contexts}
         seconds = time.perf_counter() - start
         self.spent += seconds
         cost = {f"cost/{self.family}": seconds}
@@ -317,7 +325,7 @@ class StatefulMeasure(Measure):
         for context in contexts_of(trainer, pl_module, 0):
             context.state = self._state
             try:
-                with isolated(context.net):
+                with isolated(context.net), unlogged(pl_module):
                     self.begin(context)
             except Exception as error:
                 self._go_on(trainer, f"cannot measure '{context.name}'", context.epoch, error)
@@ -389,14 +397,24 @@ def isolated(net: nn.Module, gradients: bool = False) -> Iterator[None]:
     everything is as it was.
 
     Training with a measure is then bit-identical to training without it: BatchNorm's buffers do not move in evaluation
-    mode, what a measure draws is not drawn from training's random stream, and what it leaves in ``.grad`` is removed.
+    mode, what a measure draws is not drawn from training's random streams (torch's, NumPy's and Python's), and what it
+    leaves in ``.grad`` is removed. Compiled parts of a net are called as they are without, so that hooks see their layers.
     """
     grads = {parameter: parameter.grad for parameter in net.parameters()}
     autocast = torch.autocast(device_of(net).type, enabled=False)
+    eager = torch.compiler.set_stance("force_eager") if compiled_parts(net) else nullcontext()
     try:
         for parameter in grads:
             parameter.grad = None
-        with evaluating(net), adapted(net), torch.set_grad_enabled(gradients), autocast, attention_written_out():
+        with (
+            isolate_rng(include_cuda=False),
+            evaluating(net),
+            adapted(net),
+            eager,
+            torch.set_grad_enabled(gradients),
+            autocast,
+            attention_written_out(),
+        ):
             yield
     finally:
         for parameter, grad in grads.items():

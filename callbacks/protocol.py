@@ -16,13 +16,19 @@ A loader yields pairs (inputs, labels), or dicts with ``labels``: `pair_of`. The
 net returns. A net whose ``forward`` takes ``labels``, as those of transformers do, is given them, and the loss that it returns
 is the default in place of the cross-entropy.
 
-Samples of a training set are taken once and kept, so that every epoch is measured on the same ones; if the set augments at
-random, its draws are seeded.
+A ``probe_loader`` gives inputs as the nets take them. Samples of a training set are taken once and kept, so that every epoch
+is measured on the same ones; if the set augments at random, its draws are seeded. They are of those that the loader draws
+from (a SubsetRandomSampler's, the batches of ``overfit_batches``), and go through ``on_after_batch_transfer`` and its like
+as in validation, without what is done to training's batches only.
+
+A ``loss`` is called in measurements too, and what it logs then is dropped. One that updates a metric changes it: update
+metrics in ``training_step``.
 """
 
 import inspect
 import random
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NoReturn
 from weakref import WeakKeyDictionary
@@ -30,21 +36,26 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import pytorch_lightning as pl
 import torch
+from pytorch_lightning.trainer.states import RunningStage
+from pytorch_lightning.utilities import move_data_to_device
 from pytorch_lightning.utilities.seed import isolate_rng
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader, IterableDataset, SubsetRandomSampler
 from torchmetrics import Metric
 
 from callbacks.context import MeasureContext
 from lightning_app.common.calls import PAIRS, described
 from lightning_app.common.errors import UserError
+from lightning_app.common.isolation import evaluating, is_compiled
 from lightning_app.measures.core.losses import Loss, classes_second, cross_entropy
 from lightning_app.runs.members import Member, members_of
 
 PROBE, BATCH = 1000, 125  # samples of a training set, and how many at once
 LOSSES = ("loss", "criterion", "loss_fn")
 
-_probes: WeakKeyDictionary[Any, list[Any]] = WeakKeyDictionary()  # batches by dataset, or by loader
+_probes: WeakKeyDictionary[pl.LightningModule, tuple[list[Any], list[Any]]] = (
+    WeakKeyDictionary()
+)  # what of, and batches
 
 
 def contexts_of(trainer: pl.Trainer, pl_module: pl.LightningModule, epoch: float) -> list[MeasureContext]:
@@ -100,8 +111,7 @@ def metrics_of(pl_module: pl.LightningModule) -> Mapping[str, Mapping[str, float
 
 def why_unseen(nets: Iterable[nn.Module]) -> str:
     """Why hooks see nothing of training's passes through these nets; "" when they do."""
-    # PyTorch has no public question for `net.compile()`; `torch.compile(net)` wraps the net.
-    if any(getattr(net, "_compiled_call_impl", None) or hasattr(net, "_orig_mod") for net in nets):
+    if any(is_compiled(net) for net in nets):
         return "compiled nets run no hooks (model.compile)"
     return ""
 
@@ -152,6 +162,21 @@ def _of_two_arguments(loss: Loss, where: str) -> Loss:
     return loss
 
 
+@contextmanager
+def unlogged(pl_module: pl.LightningModule) -> Iterator[None]:
+    """Within it ``self.log`` does nothing: what a module's own loss logs would be counted among training's batches."""
+    own = vars(pl_module)
+    names = ("log", "log_dict")
+    before = {name: own[name] for name in names if name in own}
+    own.update(dict.fromkeys(names, lambda *_, **__: None))
+    try:
+        yield
+    finally:
+        for name in names:
+            del own[name]
+        own.update(before)
+
+
 # Which samples
 
 
@@ -175,11 +200,13 @@ def probe_of(trainer: pl.Trainer) -> Iterable[Any]:
         if callable(loader := getattr(owner, "probe_loader", None)):
             return loader()
     training = _training_loader(trainer)
-    kind = type(training.dataset)  # a list of samples cannot be a key, though a loader takes it
-    source = training.dataset if kind.__hash__ is not None and kind.__weakrefoffset__ else training
-    if source not in _probes:
-        _probes[source] = _taken(training)
-    return _probes[source]
+    rows = _rows(trainer, training)
+    of = [training.dataset, training.collate_fn, rows]
+    known, batches = _probes.get(trainer.lightning_module, ([None], []))
+    if known[0] is not training.dataset or known[1:] != of[1:]:
+        batches = _taken(trainer, training, rows)
+        _probes[trainer.lightning_module] = (of, batches)
+    return batches
 
 
 def _training_loader(trainer: pl.Trainer) -> DataLoader[Any]:
@@ -196,14 +223,30 @@ def _training_loader(trainer: pl.Trainer) -> DataLoader[Any]:
     return loader
 
 
-@torch.no_grad()
-def _taken(loader: DataLoader[Any]) -> list[Any]:
-    """Evenly spread over the set (it may be sorted by class), collated by the loader; random draws are seeded."""
-    total = len(loader.dataset)  # type: ignore[arg-type]  # a Dataset of torch has no __len__; checked above
-    few = min(PROBE, total)
-    rows = [number * total // few for number in range(few)]
-    batches = [rows[start : start + BATCH] for start in range(0, few, BATCH)]
-    with isolate_rng():
+def _rows(trainer: pl.Trainer, loader: DataLoader[Any]) -> list[int]:
+    """Evenly spread over those that are trained on, since a set may be sorted by class."""
+    sampler = getattr(loader.batch_sampler, "sampler", loader.sampler)
+    everything = range(len(loader.dataset))  # type: ignore[arg-type]  # a Dataset of torch has no __len__; checked above
+    drawn: Sequence[int] = everything
+    if isinstance(sampler, SubsetRandomSampler):
+        drawn = sorted(int(row) for row in sampler.indices)
+    if trainer.overfit_batches:  # the same ones in every epoch, from the front
+        drawn = drawn[: int(trainer.num_training_batches) * (loader.batch_size or 1)] or drawn
+    few = min(PROBE, len(drawn))
+    return [drawn[number * len(drawn) // few] for number in range(few)]
+
+
+def _taken(trainer: pl.Trainer, loader: DataLoader[Any], rows: Sequence[int]) -> list[Any]:
+    """Batches as the net gets them in validation, kept on the CPU; random draws are seeded."""
+    taken, stage = [], trainer.state.stage
+    with isolate_rng(), evaluating(trainer.lightning_module):
         for seed in (random.seed, np.random.seed, torch.manual_seed):
             seed(0)
-        return [loader.collate_fn([loader.dataset[row] for row in batch]) for batch in batches]
+        try:
+            trainer.state.stage = RunningStage.VALIDATING
+            for start in range(0, len(rows), BATCH):
+                batch = loader.collate_fn([loader.dataset[row] for row in rows[start : start + BATCH]])
+                taken.append(move_data_to_device(trainer.strategy.batch_to_device(batch), torch.device("cpu")))
+        finally:
+            trainer.state.stage = stage
+    return taken

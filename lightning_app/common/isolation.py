@@ -26,6 +26,16 @@ def unwrapped(net: nn.Module) -> nn.Module:
     return getattr(net, "_orig_mod", net)
 
 
+def is_compiled(net: nn.Module) -> bool:
+    """By ``torch.compile(net)``, which wraps it, or ``net.compile()``, of which PyTorch has no public question."""
+    return bool(getattr(net, "_compiled_call_impl", None)) or hasattr(net, "_orig_mod")
+
+
+def compiled_parts(net: nn.Module) -> list[str]:
+    """Names of the modules within a net that are compiled by themselves."""
+    return [name for name, module in unwrapped(net).named_modules() if name and is_compiled(module)]
+
+
 def device_of(*nets: nn.Module) -> torch.device:
     """Where the first parameter lies; the CPU for nets without parameters."""
     return next((parameter.device for net in nets for parameter in net.parameters()), torch.device("cpu"))

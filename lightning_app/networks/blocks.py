@@ -14,6 +14,7 @@ from torch.nn.modules.conv import _ConvNd
 from lightning_app.common.errors import UserError, nearest
 from lightning_app.common.isolation import unwrapped
 from lightning_app.identity import shortcut
+from lightning_app.networks.layers import said_by
 
 
 @dataclass(frozen=True)
@@ -81,8 +82,7 @@ def blocks_of(net: nn.Module) -> tuple[Span, ...]:
     registered: "layer1.0", ... in torchvision's ResNets. Names are those in the net that ``torch.compile`` wraps.
     """
     net = unwrapped(net)
-    if own := getattr(net, "block_list", None):
-        blocks = own()
+    if (blocks := said_by(net, "block_list", nn.Module)) is not None:
         digits = max(2, len(str(len(blocks))))
         return tuple(Span(f"block{number:0{digits}d}", (block,)) for number, block in enumerate(blocks, start=1))
     sequentials = {name for name, module in net.named_modules() if isinstance(module, nn.Sequential)}

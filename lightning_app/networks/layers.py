@@ -8,7 +8,7 @@ import inspect
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +18,7 @@ from lightning_app.common.errors import UserError
 from lightning_app.common.isolation import unwrapped
 from lightning_app.identity import id_entries
 
+T = TypeVar("T")
 MAPS = (_ConvNd, nn.Linear, nn.Embedding)  # and transformers' Conv1D
 ROLES = ("query", "key", "value", "output")  # the maps of an `nn.MultiheadAttention`
 
@@ -217,9 +218,8 @@ def layers_of(net: nn.Module) -> tuple[Layer, ...]:
     that several layers share (tied) has one name, its first. Names are those in the net that ``torch.compile`` wraps.
     """
     net = unwrapped(net)
-    own = getattr(net, "layers", None)
-    if inspect.ismethod(own):  # in many nets it is a Sequential
-        return own()
+    if (own := said_by(net, "layers", Layer)) is not None:
+        return own
     names = {id(parameter): name for name, parameter in net.named_parameters()}
     found = [
         replace(each, weight_name=names[id(each.parameter)])
@@ -228,6 +228,20 @@ def layers_of(net: nn.Module) -> tuple[Layer, ...]:
         for each in _found(net)
     ]
     return _numbered(found)
+
+
+def said_by(net: nn.Module, method: str, kind: type[T]) -> tuple[T, ...] | None:
+    """What a net says of itself with a method of ours; None where other people's nets mean something else by that name.
+
+    >>> said_by(nn.Sequential(nn.ReLU()), "layers", Layer) is None
+    True
+    """
+    own = getattr(net, method, None)
+    if not inspect.ismethod(own) or inspect.signature(own).parameters:
+        return None
+    found = own()
+    fits = isinstance(found, Sequence) and all(isinstance(each, kind) for each in found)
+    return tuple(found) if fits else None
 
 
 def _found(net: nn.Module) -> Iterator[Layer]:

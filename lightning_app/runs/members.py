@@ -101,8 +101,9 @@ def _is_count(value: Any) -> TypeGuard[int]:
 def _network_in(pl_module: pl.LightningModule) -> nn.Module:
     holders = {name: child for name, child in pl_module.named_children() if any(True for _ in child.parameters())}
     only = next(iter(holders.values())) if len(holders) == 1 else None
-    # A ModuleList has no forward: the LightningModule calls what is in it.
-    called = only is not None and getattr(only.forward, "__func__", None) is not nn.Module.forward
+    # A ModuleList has no forward, and another LightningModule may have none: the outer module calls what is in it.
+    nobodys = (nn.Module.forward, pl.LightningModule.forward)
+    called = only is not None and getattr(only.forward, "__func__", None) not in nobodys
     if only is not None and called and not any(True for _ in pl_module.parameters(recurse=False)):
         return only
     if any(True for _ in pl_module.parameters()) and type(pl_module).forward is not pl.LightningModule.forward:

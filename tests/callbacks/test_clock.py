@@ -1,6 +1,7 @@
 """The clock of steps: when is measured within an epoch, and that nothing else changes by it."""
 
 import pytest
+import pytorch_lightning as pl
 import torch
 import torch.nn.functional as F
 from pytorch_lightning.callbacks import Checkpoint, EarlyStopping, LearningRateMonitor
@@ -50,6 +51,19 @@ def places(folder) -> list[tuple[float, int]]:
 def test_measurements_lie_where_the_clocks_say(tmp_path, options, steps):
     fit(classifier(), 3, callbacks=[Idle(**options)], logger=[RunLogger(tmp_path)], data=digits(**PARTS))
     assert places(tmp_path) == [(step / 4, step) for step in steps]
+
+
+def test_a_step_is_measured_once_although_training_ends_with_it(tmp_path):
+    class Ends(pl.Callback):  # after the measure, as a Timer and validation within an epoch do
+        def on_train_batch_end(self, trainer, *_):
+            trainer.should_stop = trainer.global_step == 3
+
+    module = fit(
+        classifier(), 3, callbacks=[Idle(every_n_steps=3), Ends()], logger=[RunLogger(tmp_path)], data=digits(**PARTS)
+    )
+    assert places(tmp_path) == [(0, 0), (0.75, 3)]
+    fit(module, 3, callbacks=[Idle(every_n_steps=2), Ends()], logger=[RunLogger(tmp_path / "2")], data=digits(**PARTS))
+    assert places(tmp_path / "2") == [(0, 0), (0.5, 2), (0.75, 3)]
 
 
 def test_training_is_bit_identical_with_every_measure_within_its_epochs(tmp_path):

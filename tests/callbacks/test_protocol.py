@@ -1,6 +1,7 @@
 """Callbacks in other people's projects: a LightningModule that knows nothing of ours, and every callback of ours on it."""
 
 import logging
+import math
 from types import SimpleNamespace
 
 import pytest
@@ -8,7 +9,7 @@ import pytorch_lightning as pl
 import torch
 import torch.nn.functional as F
 from torch import nn
-from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
+from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, SubsetRandomSampler, TensorDataset
 from torchmetrics import MeanMetric
 
 import callbacks
@@ -237,6 +238,124 @@ def test_samples_are_taken_once_evenly_and_with_seeded_draws():
     first, again = (torch.cat([x for x, _ in probe_of(made)]) for _ in range(2))
     assert torch.equal(first, again) and torch.equal(torch.get_rng_state(), state)
     assert asked == list(range(0, 2 * PROBE, 2))
+
+
+def test_samples_are_of_those_that_are_trained_on():
+    data = TensorDataset(torch.arange(40.0).reshape(-1, 1, 1, 1).expand(-1, 1, 6, 6), torch.arange(40) % 3)
+    part = DataLoader(data, batch_size=8, sampler=SubsetRandomSampler(range(24)))
+    batched = DataLoader(data, batch_sampler=BatchSampler(SubsetRandomSampler(range(24)), 8, drop_last=False))
+    for loaded in (part, batched):
+        inputs = torch.cat([x for x, _ in probe_of(fit(Foreign(), data=loaded, epochs=1))])
+        assert inputs[:, 0, 0, 0].tolist() == [*range(24)]
+    few = trainer(1, overfit_batches=2)
+    few.fit(Foreign(), DataLoader(data, batch_size=8))
+    assert torch.cat([x for x, _ in probe_of(few)])[:, 0, 0, 0].tolist() == [*range(16)]
+
+
+class Transferring(Foreign):
+    """Pictures come as bytes, and training's are noisy."""
+
+    def on_after_batch_transfer(self, batch, dataloader_idx):
+        x, y = batch
+        noise = torch.rand_like(x.float()) if self.trainer.training and self.training else 0
+        return x.float() / 255 + noise, y
+
+
+def test_samples_go_through_the_hooks_of_a_batch_as_in_validation(tmp_path):
+    pictures = torch.randint(256, (40, 1, 6, 6), dtype=torch.uint8, generator=torch.Generator().manual_seed(3))
+    data, module = DataLoader(TensorDataset(pictures, torch.arange(40) % 3), batch_size=16), Transferring()
+    made = fit(module, LayerCushion(), data=data, epochs=1, folder=tmp_path)
+    inputs, labels = (torch.cat(part) for part in zip(*probe_of(made)))
+    assert torch.equal(inputs, pictures.float() / 255)
+    with torch.no_grad():
+        risk = F.cross_entropy(module.eval()(inputs), labels)
+    log = RunFolder(tmp_path).log().set_index(["epoch", "name"])["value"]
+    assert log[1, "probe/risk"] == pytest.approx(float(risk), rel=1e-6)
+
+
+def test_another_fit_has_samples_of_its_own():
+    def tenfold(samples):
+        x, y = torch.utils.data.default_collate(samples)
+        return 10 * x, y
+
+    data, module = images(16), Foreign()
+    (first,) = probe_of(fit(module, data=DataLoader(data, batch_size=16), epochs=1))
+    (second,) = probe_of(fit(module, data=DataLoader(data, batch_size=16, collate_fn=tenfold), epochs=1))
+    (third,) = probe_of(fit(Foreign(), data=DataLoader(data, batch_size=16, collate_fn=tenfold), epochs=1))
+    assert torch.equal(10 * first[0], second[0]) and torch.equal(third[0], second[0])
+
+
+def test_what_a_loss_logs_while_it_is_measured_is_dropped(tmp_path):
+    class Logging(Foreign):
+        def loss(self, outputs, labels):
+            loss = F.cross_entropy(outputs, labels)
+            self.log("train_loss", loss, on_epoch=True, on_step=False)
+            return loss
+
+        def training_step(self, batch, batch_idx):
+            return self.loss(self(batch[0]), batch[1])
+
+    logged = [fit(Logging(), *measures, epochs=1).callback_metrics for measures in ((), (LayerCushion(),))]
+    assert "log" not in vars(Logging())
+    assert logged[0]["train_loss"] == logged[1]["train_loss"]
+
+
+def test_labels_that_are_no_classes_have_no_error(tmp_path):
+    class Binary(Wrapping):
+        def loss(self, outputs, labels):
+            return F.binary_cross_entropy_with_logits(outputs[:, 0], labels.float())
+
+        def training_step(self, batch, batch_idx):
+            return self.loss(self(batch[0]), batch[1])
+
+    net = nn.Sequential(nn.Flatten(), nn.Linear(36, 1))
+    fit(Binary(net), LayerCushion(), callbacks.NoiseStability(), data=loader(images(classes=2)), folder=tmp_path)
+    log = RunFolder(tmp_path).log().set_index(["epoch", "name"])["value"]
+    assert log[2, "probe/risk"] > 0 and math.isnan(log[2, "probe/error"]) and log[2, "noise/response_0.1"] > 0
+
+
+def test_compiled_parts_are_measured_as_they_are_without(tmp_path):
+    logs = []
+    for compiled in (False, True):
+        module = Foreign()
+        if compiled:
+            module.again = torch.compile(module.again, backend="eager")
+        fit(module, LayerCushion(), HessianSpectrum(), folder=tmp_path / str(compiled), epochs=1)
+        log = RunFolder(tmp_path / str(compiled)).log()
+        logs.append(log[~log["name"].str.startswith(("cost", "time"))].set_index(["epoch", "name"])["value"])
+    assert logs[0].equals(logs[1]) and not logs[0].index.get_level_values("name").str.startswith("failed").any()
+
+
+def test_a_module_within_one_that_calls_it_in_parts():
+    class Outer(Wrapping):
+        def forward(self, x):
+            return self.network.network(x)
+
+    class Inner(Wrapping):
+        forward = pl.LightningModule.forward
+
+    outer = Outer(Inner(nn.Sequential(nn.Flatten(), nn.Linear(36, 3))))
+    assert members_of(outer)[0].net is outer
+
+
+def test_attributes_that_mean_something_else_than_ours(tmp_path):
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.block_list = nn.ModuleList([nn.Linear(36, 8), nn.Linear(8, 3)])
+
+        def layers(self):
+            return [*self.block_list]
+
+        def forward(self, x):
+            x = x.flatten(1)
+            for layer in self.block_list:
+                x = layer(x)
+            return x
+
+    fit(Wrapping(Net()), LayerCushion(), callbacks.Signal(), callbacks.InterlayerCushion(), folder=tmp_path, epochs=1)
+    names = set(RunFolder(tmp_path).log()["name"])
+    assert {"cushion/layer02/median", "signal/layer02/activation"} <= names and "failed/signal" not in names
 
 
 def test_a_list_is_a_dataset_too():

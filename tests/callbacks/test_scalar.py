@@ -1,9 +1,11 @@
 """Measures of a user, as docs/your-project.md has them: from their file to the log, the page and the run folder."""
 
 import functools
+import random
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from pytorch_lightning.loggers import CSVLogger
@@ -49,6 +51,16 @@ def test_from_eight_lines_of_a_user_to_log_page_and_documentation(tmp_path, monk
     page = (run.path / "report.html").read_text()
     section = page.partition('id="own-measures"')[2].partition("</section>")[0]
     assert "<svg" in section and "2-norm of the gradient of the mean loss" in section
+
+
+def test_no_random_stream_of_training_moves():
+    def draws(_) -> float:
+        return torch.rand(()).item() + np.random.rand() + random.random()
+
+    random.seed(1), np.random.seed(1), torch.manual_seed(1)
+    states = random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()
+    Scalar("drawn", draws).evaluate(context(classifier().members[0].net))
+    assert states == (random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist())
 
 
 def test_the_value_is_the_functions_and_training_does_not_see_what_it_did(tmp_path):

@@ -181,25 +181,44 @@ def _form(piece: Pair) -> list[torch.Size]:
 def wrong(outputs: Tensor, labels: Tensor, loss: Loss) -> Tensor | None:
     """How many of the terms (`counted`) are classified wrongly, (); None where the labels are no classes of these outputs."""
     outputs, labels = _aligned(outputs, labels, loss)
-    if labels.is_floating_point() or outputs.ndim != labels.ndim + 1:
+    outputs = classes_second(outputs, labels, loss)
+    if not _of_classes(outputs, labels):
         return None
-    found = classes_second(outputs, labels, loss).argmax(1)
-    return ((found != labels) & (labels != ignored_label(loss))).sum() if found.shape == labels.shape else None
+    return ((outputs.argmax(1) != labels) & (labels != ignored_label(loss))).sum()
+
+
+def beyond(outputs: Tensor, labels: Tensor, loss: Loss) -> Tensor:
+    """Which of the labels that count are no class of these outputs, as those that only a loss itself ignores; bool."""
+    outputs, labels = _aligned(outputs, labels, loss)
+    classes = classes_second(outputs, labels, loss).shape[1]
+    return ((labels < 0) | (labels >= classes)) & (labels != ignored_label(loss))
 
 
 def of_samples(outputs: Tensor, labels: Tensor, loss: Loss = cross_entropy) -> Tensor:
     """Cross-entropy and share misclassified of each sample, (2, B) float64: means over its terms, NaN where none counts.
 
     NaN also for labels that are no classes.
+
+    >>> of_samples(torch.zeros(2, 3), torch.tensor([0, 7])).tolist()  # guessing among three
+    [[1.0986122886681098, nan], [0.0, nan]]
     """
-    if labels.is_floating_point():
-        return torch.full((2, len(labels)), torch.nan, dtype=torch.float64, device=labels.device)
+    strange = None if labels.is_floating_point() else beyond(outputs, labels, loss)
     outputs, labels = _aligned(outputs, labels, loss)
-    outputs, counts = classes_second(outputs, labels, loss).double(), labels != ignored_label(loss)
-    losses = F.cross_entropy(outputs, labels.masked_fill(~counts, IGNORED), reduction="none")
+    outputs = classes_second(outputs, labels, loss).double()
+    if strange is None or not _of_classes(outputs, labels):
+        return torch.full((2, len(labels)), torch.nan, dtype=torch.float64, device=labels.device)
+    counts = labels != ignored_label(loss)
+    losses = F.cross_entropy(outputs, labels.masked_fill(~counts | strange, IGNORED), reduction="none")
     errors = ((outputs.argmax(1) != labels) & counts).double()
     number = counts.reshape(len(counts), -1).sum(1)
-    return torch.stack([each.reshape(len(each), -1).sum(1) / number for each in (losses, errors)])
+    means = torch.stack([each.reshape(len(each), -1).sum(1) / number for each in (losses, errors)])
+    return means.masked_fill(strange.reshape(len(counts), -1).any(1), torch.nan)
+
+
+def _of_classes(outputs: Tensor, labels: Tensor) -> bool:
+    """Whether outputs (B, classes, ...) of at least two classes fit labels (B, ...)."""
+    integers = not labels.is_floating_point() and outputs.ndim == labels.ndim + 1
+    return integers and outputs.shape[1] > 1 and (outputs.shape[0], *outputs.shape[2:]) == labels.shape
 
 
 def rows_of(outputs: Tensor, labels: Tensor, loss: Loss) -> tuple[Tensor, Tensor]:
