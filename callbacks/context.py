@@ -11,7 +11,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from lightning_app.common.calls import PAIRS, Inputs, adapted, joined, pair_of
 from lightning_app.common.errors import UserError
-from lightning_app.common.isolation import device_of, trained_weights, unwrapped, with_float64
+from lightning_app.common.isolation import device_of, evaluating, trained_weights, unwrapped, with_float64
 from lightning_app.measures import needs_recalibration, recalibrated
 from lightning_app.measures.core.hooks import own_copy
 from lightning_app.measures.core.losses import Loss, OfMaps, ReturnedLoss, counted, cross_entropy, loss_of_net
@@ -115,7 +115,8 @@ class MeasureContext:
     def gradient(self) -> dict[str, Tensor]:
         """The gradient of the mean loss of all probe samples, by name of the trained parameter.
 
-        Summed up batch by batch, and independent of whether gradients are enabled. Empty where nothing is trained.
+        Summed up batch by batch, in evaluation mode, and independent of whether gradients are enabled. Empty where nothing is
+        trained.
 
         >>> net = nn.Linear(1, 1, bias=False)
         >>> half_square = lambda outputs, labels: (outputs - labels).square().mean() / 2
@@ -128,7 +129,7 @@ class MeasureContext:
             return {}
         sums, count = {name: torch.zeros_like(weight) for name, weight in weights.items()}, 0
         for inputs, labels in self.batches():
-            with torch.enable_grad(), adapted(self.net):
+            with evaluating(self.net), torch.enable_grad(), adapted(self.net):
                 loss = self.loss(self.net(inputs), labels)
                 found = torch.autograd.grad(loss, [*weights.values()], materialize_grads=True)
             terms = counted(labels, self.loss)
@@ -170,7 +171,8 @@ class MeasureContext:
             inputs, labels = pair_of(batch, self.net, with_labels=returned)
             inputs = inputs.to(like.device, like.dtype if inputs.is_floating_point() else None)
             if isinstance(self.loss, (OfMaps, ReturnedLoss)) and not found:
-                self.loss.look(self.net, inputs)
+                with evaluating(self.net):
+                    self.loss.look(self.net, inputs)
             found = True
             whole = not labels.is_floating_point() and labels.dtype != torch.bool
             yield inputs, labels.to(like.device, torch.long if whole else None)

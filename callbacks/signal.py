@@ -12,7 +12,7 @@ from callbacks.measure import Measure
 from callbacks.protocol import trained_here, why_unseen
 from lightning_app.common.calls import adapted
 from lightning_app.common.errors import UserError
-from lightning_app.common.isolation import trained_weights
+from lightning_app.common.isolation import compiled_parts, trained_weights
 from lightning_app.measures.core.losses import counted
 from lightning_app.measures.signal import SignalWatch, Sums, expected, gathered, profile
 from lightning_app.runs.members import members_of
@@ -22,6 +22,10 @@ __all__ = ["Signal"]
 UNSEEN = (
     "Signal sees weights, their gradients and updates of '{}' only, since no training pass went through it: another net is "
     "trained, or this one compiled (torch.compile), which runs no hooks."
+)
+COMPILED_PARTS = (
+    "Signal sees of layers within the compiled parts of '{}' ({}) weights, their gradients and updates only: a compiled module "
+    "runs no hooks."
 )
 Seen = tuple[Sums, tuple[int, ...]]  # of one net: sums, and the shape of a sample
 
@@ -93,7 +97,7 @@ class Signal(Measure):
 
     def __init__(self, **clock: Any) -> None:
         super().__init__(**clock)
-        self._watches: dict[str, SignalWatch] = {}  # during a step that will be logged
+        self._watches: dict[str, SignalWatch | Exception] = {}  # during a step that will be logged
         self._began = 0  # optimizer steps when they began
         self._of_batch = 1  # optimizer steps that a batch makes at most, as far as is known
         self._scale = 1.0  # by which the loss is multiplied in this step
@@ -136,7 +140,13 @@ class Signal(Measure):
         unseen = why_unseen(member.net for member in members_of(pl_module))
         if unseen:
             self.warn_once(f"Signal sees weights, their gradients and updates only: {unseen}.")
-        self._watches = {name: SignalWatch(net, not unseen) for name, net, *_ in trained_here(pl_module)}
+        for name, net, *_ in trained_here(pl_module):
+            if parts := compiled_parts(net):
+                self.warn_once(COMPILED_PARTS.format(name, ", ".join(parts)))
+            try:
+                self._watches[name] = SignalWatch(net, not unseen)
+            except Exception as error:  # of a foreign net: said when it is to be logged
+                self._watches[name] = error
 
     @property
     def watching(self) -> bool:
@@ -161,7 +171,7 @@ class Signal(Measure):
             # Several optimizers may take turns in a batch: the net of another one may still have its pass.
             weights = trained_weights(net).values()
             if not (groups and weights) or any(id(weight) in stepping for weight in weights):
-                self._watches[name].close()
+                _close(self._watches[name])
 
     @override
     def on_train_batch_end(
@@ -178,6 +188,8 @@ class Signal(Measure):
         seen: dict[str, Seen | Exception] = {}
         for name, watch in self._watches.items():
             try:
+                if isinstance(watch, Exception):
+                    raise watch
                 if watch.missed:
                     self.warn_once(UNSEEN.format(name))
                 seen[name] = (_unscaled(watch.stop(), self._scale), watch.shape)
@@ -189,13 +201,18 @@ class Signal(Measure):
     @override
     def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
         for watch in self._watches.values():
-            watch.close()
+            _close(watch)
         self._watches = {}
 
     @override
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         super().on_train_end(trainer, pl_module)
         self._seen = None
+
+
+def _close(watch: SignalWatch | Exception) -> None:
+    if isinstance(watch, SignalWatch):
+        watch.close()
 
 
 def _loss_scale(trainer: pl.Trainer) -> float:

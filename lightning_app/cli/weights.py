@@ -1,5 +1,6 @@
 """Weights of anybody's net, from a file that anybody wrote: only tensors are read, nothing in the file is executed."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -23,9 +24,17 @@ def load_weights(net: nn.Module, file: Path) -> None:
         UserError: if the file cannot be read, or its names and shapes are not the net's, saying which.
     """
     own = net.state_dict()
+    every = (*net.named_parameters(remove_duplicate=False), *net.named_buffers(remove_duplicate=False))
+    tensors = {
+        name: id(tensor) for name, tensor in every
+    }  # tied weights have several names, and .safetensors one of them
     counters = {name for name in own if name.endswith("num_batches_tracked")}  # files from before 2018 have none
-    found = _without_prefix(read_weights(file), [name for name in own if name not in counters])
-    missing, unexpected = [*(own.keys() - found.keys() - counters)], [*(found.keys() - own.keys())]
+    times = Counter(tensors.values())
+    alone = [name for name in own if name not in counters and times[tensors.get(name, 0)] < 2]
+    found = _without_prefix(read_weights(file), alone)
+    given = {tensors[name] for name in found if name in tensors}
+    missing = [name for name in own.keys() - found.keys() - counters if tensors.get(name) not in given]
+    unexpected = [*(found.keys() - own.keys())]
     if missing or unexpected:
         raise UserError(
             f"{file} holds the weights of another net than this {type(net).__name__}: {_some(missing, 'missing')}, "
@@ -37,7 +46,7 @@ def load_weights(net: nn.Module, file: Path) -> None:
                 f"{name} is {tuple(value.shape)} in {file} and {tuple(own[name].shape)} in this {type(net).__name__}: give "
                 "the net the arguments it was saved with (its number of classes, for one)."
             )
-    net.load_state_dict({name: own[name] for name in counters} | dict(found))
+    net.load_state_dict(dict(found), strict=False)  # what is missing has another name, or is a counter
 
 
 def read_weights(file: Path) -> dict[str, Tensor]:

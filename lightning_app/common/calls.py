@@ -117,7 +117,7 @@ def adapt(net: nn.Module) -> list[Any]:
     """The same for good, or until these handles are removed."""
     nets = {id(each): each for each in (net, unwrapped(net)) if not isinstance(each, torch.jit.ScriptModule)}
     handles = [each.register_forward_pre_hook(_unpack, with_kwargs=True) for each in nets.values()]
-    return handles + [each.register_forward_hook(_outputs) for each in nets.values()]
+    return handles + [each.register_forward_hook(_outputs, with_kwargs=True) for each in nets.values()]
 
 
 def _unpack(net: nn.Module, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]] | None:
@@ -127,12 +127,20 @@ def _unpack(net: nn.Module, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple,
     return None
 
 
-def _outputs(net: nn.Module, args: tuple, returned: Any) -> Tensor | None:
-    return None if isinstance(returned, Tensor) else outputs_of(returned, type(net).__name__)
+def _outputs(net: nn.Module, args: tuple, named: dict[str, Any], returned: Any) -> Tensor | None:
+    if isinstance(returned, Tensor):
+        return None
+    rows = next((len(each) for each in (*args, *named.values()) if isinstance(each, Tensor) and each.ndim), None)
+    return outputs_of(returned, type(net).__name__, rows)
 
 
-def outputs_of(returned: Any, who: str = "a net") -> Tensor:
+def outputs_of(returned: Any, who: str = "a net", rows: int | None = None) -> Tensor:
     """The one tensor that measures look at: ``logits``, else ``last_hidden_state``, else the first with a row a sample.
+
+    Args:
+        returned: by a net.
+        who: the net, for a message.
+        rows: how many samples it was given; None: unknown, then the first with rows at all.
 
     Raises:
         UserError: if there is none.
@@ -146,7 +154,9 @@ def outputs_of(returned: Any, who: str = "a net") -> Tensor:
     named = returned if isinstance(returned, Mapping) else {}
     values = [*named.values()] if named else [*returned] if isinstance(returned, (tuple, list)) else []
     known = [named.get(name, getattr(returned, name, None)) for name in OUTPUTS]
-    found = next((each for each in (*known, *values) if isinstance(each, Tensor) and each.ndim), None)
+    some = [each for each in values if isinstance(each, Tensor) and each.ndim]
+    named_so = [each for each in known if isinstance(each, Tensor) and each.ndim]
+    found = next(iter((*named_so, *(each for each in some if len(each) == rows), *some)), None)
     if found is None:
         raise UserError(
             f"measures need one tensor of outputs, {who} returns {described(returned)}: let it return a tensor, or one named "

@@ -26,6 +26,7 @@ from torch import Tensor, nn
 from torch.nn.grad import conv2d_input
 from torch.nn.utils.parametrize import is_parametrized
 from torch.overrides import TorchFunctionMode
+from torch.utils.hooks import RemovableHandle
 from torch.utils.weak import WeakIdKeyDictionary
 
 from lightning_app.common.calls import Inputs
@@ -108,15 +109,13 @@ class SignalWatch(TorchFunctionMode):
         self._outer: list[bool] = []  # `_looking` of the calls of the net that enclose the present one
         self._entered = False  # the mode
         self._training = net.training  # then a pass in evaluation mode is somebody's measurement
-        self._handles = (
-            [] if not passes else [net.register_forward_pre_hook(self._enter, prepend=True, with_kwargs=True)]
-        )
-        for module in dict.fromkeys(layer.module for layer in self._layers) if passes else ():
-            own = [layer for layer in self._layers if layer.module is module]
-            hook = _hook(self._module, own)
-            self._handles.append(module.register_forward_hook(hook, with_kwargs=True))
-        if passes:
-            self._handles.append(net.register_forward_hook(self._leave, always_call=True))
+        self._handles: list[RemovableHandle] = []
+        try:
+            if passes:
+                self._watch(net)
+        except BaseException:  # of a module that takes no hooks
+            self.close()
+            raise
 
     def stop(self) -> Sums:
         """Take the hooks off, look at the weights and their gradients, and return the sums of everything.
@@ -138,6 +137,13 @@ class SignalWatch(TorchFunctionMode):
         for handle in self._handles:
             handle.remove()
         self._exit()
+
+    def _watch(self, net: nn.Module) -> None:
+        self._handles.append(net.register_forward_pre_hook(self._enter, prepend=True, with_kwargs=True))
+        for module in dict.fromkeys(layer.module for layer in self._layers):
+            own = [layer for layer in self._layers if layer.module is module]
+            self._handles.append(module.register_forward_hook(_hook(self._module, own), with_kwargs=True))
+        self._handles.append(net.register_forward_hook(self._leave, always_call=True))
 
     # -- in the passes ------------------------------------------------------------------------------------------------
 

@@ -377,6 +377,23 @@ def test_one_tensor_of_what_a_net_returns(returned, shape, loss):
 
 
 @pytest.mark.parametrize(
+    "extra", [lambda x: x.mean().reshape(1), lambda x: x.new_ones(2, len(x), 4)]
+)  # a loss, a state
+def test_of_several_outputs_the_first_with_a_row_a_sample_is_looked_at(extra):
+    class Several(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.fc = nn.Linear(4, 3)
+
+        def forward(self, x):
+            return extra(x), self.fc(x)
+
+    net, x, labels = Several(), torch.randn(6, 4), torch.arange(6) % 3
+    found = LayerCushion().evaluate(MeasureContext(net, [(x, labels)]))
+    assert found["probe/risk"] == pytest.approx(F.cross_entropy(net.fc(x), labels).item(), rel=1e-6)
+
+
+@pytest.mark.parametrize(
     ("batch", "message"),
     [
         (torch.zeros(3), "pairs \\(inputs, labels\\) or dicts with labels, got a tensor \\(3,\\)"),

@@ -105,3 +105,16 @@ def test_a_measure_without_state_that_keeps_something_is_refused():
 
     with pytest.raises(TypeError, match="only a StatefulMeasure keeps"):
         Forgetful().evaluate(MeasureContext(nn.Linear(1, 1)))
+
+
+def test_a_context_by_hand_leaves_a_net_in_training_mode_as_it_was():
+    net = nn.Sequential(nn.Conv1d(1, 4, 3), nn.BatchNorm1d(4), nn.Dropout(0.5), nn.Flatten(), nn.Linear(4, 2))
+    before, state = {name: value.clone() for name, value in net.state_dict().items()}, torch.get_rng_state()
+    by_hand = MeasureContext(
+        net, [(torch.randn(5, 1, 3, generator=torch.Generator().manual_seed(0)), torch.arange(5) % 2)]
+    )
+    gradient = by_hand.gradient()
+    assert by_hand.samples(3) and all(torch.equal(value, before[name]) for name, value in net.state_dict().items())
+    assert net.training and torch.equal(torch.get_rng_state(), state)
+    again = by_hand.gradient()
+    assert all(torch.equal(gradient[name], again[name]) for name in gradient)

@@ -3,6 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import nn
 from torch.utils.data import DataLoader
 
 import callbacks
@@ -11,7 +12,8 @@ from callbacks.log import flatten
 from lightning_app.measures.signal import SignalWatch, profile
 from lightning_app.runs import RunFolder
 from lightning_app.runs.loggers import RunLogger
-from tests.callbacks.test_protocol import Foreign, images
+from tests.callbacks.test_protocol import Foreign, Wrapping, images
+from tests.callbacks.test_protocol import fit as fit_foreign
 from tests.helpers import classifier, context, digits, fit, same_weights, trainer
 
 
@@ -102,6 +104,20 @@ def test_an_error_within_the_step_costs_its_own_numbers(tmp_path, monkeypatch):
     assert same_weights(module.nets, fit(classifier(), 1).nets)
     failed = RunFolder(tmp_path).log().query("name == 'failed/signal' and member == 'plain'")
     assert failed["epoch"].tolist() == [0, 1]
+
+
+def test_a_net_that_takes_no_hooks_costs_its_own_numbers(tmp_path):
+    scripted = Wrapping(torch.jit.script(nn.Sequential(nn.Flatten(), nn.Linear(36, 3))))
+    fit_foreign(scripted, Signal(), folder=tmp_path, epochs=1)
+    failed = RunFolder(tmp_path).log().query("name == 'failed/signal'")
+    assert failed["epoch"].tolist() == [0, 1]
+
+
+def test_a_compiled_part_is_named(tmp_path, caplog):
+    module = Foreign()
+    module.again._compiled_call_impl = module.again._call_impl  # as `compile()` leaves it, without compiling
+    fit_foreign(module, Signal(), folder=tmp_path, epochs=1)
+    assert "within the compiled parts of 'net' (again) weights" in caplog.text
 
 
 def test_a_net_that_is_not_trained_is_measured_on_its_probe():

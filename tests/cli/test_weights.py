@@ -35,6 +35,27 @@ def test_safetensors(tmp_path):
         read_weights(tmp_path / "weights.safetensors")
 
 
+class Tied(nn.Module):
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        torch.manual_seed(seed)
+        self.embedding, self.between, self.head = nn.Embedding(5, 4), nn.Linear(4, 4), nn.Linear(4, 5, bias=False)
+        self.head.weight = self.embedding.weight
+
+
+@pytest.mark.parametrize("prefix", ["", "model."])
+@pytest.mark.parametrize("left_out", ["head.weight", "embedding.weight"])
+def test_a_tied_weight_needs_one_of_its_names(tmp_path, prefix, left_out):
+    source, target = Tied(1), Tied(2)
+    state = {prefix + name: value for name, value in source.state_dict().items() if name != left_out}
+    torch.save(state, tmp_path / "tied.pth")
+    load_weights(target, tmp_path / "tied.pth")
+    assert same_weights(source, target) and target.head.weight is target.embedding.weight
+    torch.save({name: value for name, value in state.items() if "between" in name}, tmp_path / "part.pth")
+    with pytest.raises(UserError, match=r"2 missing \(embedding.weight, head.weight\)"):
+        load_weights(target, tmp_path / "part.pth")
+
+
 @pytest.mark.parametrize("prefix", ["", "module."])
 def test_a_file_without_counters_of_batches_is_whole(tmp_path, prefix):
     source, target = net(seed=1), net(seed=2)

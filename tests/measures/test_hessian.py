@@ -237,6 +237,20 @@ def test_a_loss_that_refuses_float64_is_taken_in_float32_and_memory_that_ran_out
         torch.testing.assert_close(dense(Hessian(net, pairs, loss)), dense(Hessian(net, pairs)))
 
 
+def test_a_loss_with_float32_numbers_of_its_own_also_on_a_float64_net():
+    mixing = torch.tensor([[1.0, 0.5, 0.0], [0.0, 1.0, 0.5], [0.5, 0.0, 1.0]])
+    net, pairs = nn.Linear(4, 3), [(torch.randn(6, 4), torch.arange(6) % 3)]
+    exact = dense(Hessian(net, pairs, lambda outputs, labels: F.cross_entropy(outputs @ mixing, labels)))
+    double = dense(Hessian(net, pairs, lambda outputs, labels: F.cross_entropy(outputs @ mixing, labels), double=True))
+    torch.testing.assert_close(double.float(), exact, rtol=1e-4, atol=1e-6)
+
+
+def test_a_batchnorm_without_running_statistics_is_refused():
+    net = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4, track_running_stats=False), nn.Linear(4, 3)).eval()
+    with pytest.raises(UserError, match="mean over samples, and a BatchNorm without running statistics"):
+        Hessian(net, [(torch.randn(6, 4), torch.arange(6) % 3)])
+
+
 class Once(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x):

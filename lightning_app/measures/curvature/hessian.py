@@ -25,6 +25,7 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from lightning_app.common.calls import adapt
 from lightning_app.common.errors import UserError
@@ -101,8 +102,8 @@ class Hessian(InParameters):
             that memory does not grow with the samples. A net of 100 million parameters needs 0.4 GB for each vector beside it.
 
     Raises:
-        UserError: for half precision, training mode, no samples, names that are none, a loss that is no mean, a net that
-            cannot be differentiated twice, or products that are not symmetric.
+        UserError: for half precision, training mode, a BatchNorm without running statistics, no samples, names that are none,
+            a loss that is no mean, a net that cannot be differentiated twice, or products that are not symmetric.
 
     >>> net = nn.Linear(2, 1, bias=False)
     >>> x, y = torch.tensor([[1.0, 2.0]]), torch.tensor([[0.0]])
@@ -121,6 +122,11 @@ class Hessian(InParameters):
     ) -> None:
         self._net = own_copy(net).double() if double else shared_copy(net)
         check_evaluating(self._net, "a Hessian")
+        if any(norm.running_mean is None for norm in self._net.modules() if isinstance(norm, _BatchNorm)):
+            raise UserError(
+                "a Hessian is of a mean over samples, and a BatchNorm without running statistics makes a sample's output "
+                "depend on the others in its batch: make it with track_running_stats=True."
+            )
         adapt(self._net)
         self._loss = loss
         self.parameters = chosen(self._net, names)
@@ -195,7 +201,7 @@ class Hessian(InParameters):
 
     @torch.no_grad()
     def _dtype_of_loss(self) -> torch.dtype:
-        """float64, or the net's own where the loss has tensors of its own that are not."""
+        """float64, or float32 where the loss has tensors of its own that are not."""
         inputs, labels = self._few()
         outputs = self._net(inputs)
         try:
@@ -203,7 +209,7 @@ class Hessian(InParameters):
         except (torch.OutOfMemoryError, torch.AcceleratorError):  # says nothing about the loss
             raise
         except Exception:  # a foreign loss refuses as it likes; what else is wrong shows when it is computed
-            return self.like.dtype
+            return torch.float32
         return torch.float64
 
     def _check_symmetry(self) -> None:
