@@ -133,7 +133,7 @@ class Board:
         last = max((run.written for run in shown), default=None)
         facts = [f"{len(shown)} of {len(self.runs)} runs"]
         facts += [f"last number {_spelt(last)}"] if last is not None else []
-        left = view.drawn.left if view.drawn else "all"
+        left = view.drawn.left if view.drawn else "all" * bool(shown)
         facts += [f"sections still to be drawn: {left}"] if left else []
         problems = [f"There is no run {label}." for label in view.chosen if label not in self.runs]
         problems += [f"There are no runs in {folder} yet." for folder in self.folders if not self.runs]
@@ -166,6 +166,10 @@ class Board:
         """Have one section drawn; False if there is none to draw."""
         stamps = {run.path: _stamp(run.path) for run in self._shown(view)}
         if view.drawn and not view.drawn.left and stamps == view.stamps:
+            return False
+        if (
+            not view.drawn and not stamps
+        ):  # the first drawing takes long on a busy machine, and nobody would look for runs
             return False
         try:
             drawn = self._worker.draw(Asked(stamps, view.step, view.looking))

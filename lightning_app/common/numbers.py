@@ -5,16 +5,19 @@ from collections.abc import Sequence
 
 MISSING = "–"
 IN_FULL = 1e7  # integers below have all their digits
+MOST = 1e15  # a float of more digits has no units
 
 
 def number(value: float) -> str:
     """For columns of a table: four significant digits with trailing zeros; whole numbers and thousands in full.
 
-    >>> [number(x) for x in (0.1131, 0.05, 624.0, 25032.7, 6.2e-5, float("nan"), float("inf"))]
-    ['0.1131', '0.05000', '624', '25033', '6.200e-05', 'nan', 'inf']
+    >>> [number(x) for x in (0.1131, 0.05, 624.0, 25032.7, 6.2e-5, 4.25e36, float("nan"), float("inf"))]
+    ['0.1131', '0.05000', '624', '25033', '6.200e-05', '4.250e+36', 'nan', 'inf']
     """
     if not math.isfinite(value):
         return str(float(value))
+    if abs(value) >= MOST:
+        return f"{value:.3e}"
     return f"{value:.0f}" if value == int(value) or abs(value) >= 1000 else f"{value:#.4g}"
 
 

@@ -2,14 +2,14 @@
 
 import argparse
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from lightning_app.common.answer import answering, as_json
 from lightning_app.common.arguments import Parser
-from lightning_app.common.errors import UserError
+from lightning_app.common.errors import MachineError, UserError, reason
 from lightning_app.common.files import with_folder, write_atomically
 from lightning_app.common.numbers import brief
 from lightning_app.common.text import printable
@@ -44,21 +44,32 @@ exit codes: 0 A is better (or larger), 1 worse (or smaller), 3 equivalent, 4 unr
 def main(argv: list[str]) -> int:
     """Run the command; returns the exit code: `CODES`."""
     options = _parser().parse_args(argv)
+    if options.latex and options.plan is not None:
+        raise UserError("--latex prints rows of findings, and --plan finds none: leave one of them out.")
     sides = sides_of(options.a, options.b)
     names = sides.chosen(options.metric or ["test/error"])
     if options.plan is not None:
         return _plan(sides, names, options)
     found = compare(sides, names, options.margin)
     data = findings_json(sides, found, (options.a, options.b), options.margin)
-    if options.out:
-        write_atomically(with_folder(options.out), as_json(data).encode())
     with answering(options.json) as answer:
         answer |= data
         if options.latex:
             print(*map(latex, found), sep="\n")
         else:
             _print(sides, found, options.margin)
+    _write(options.out, data)
     return CODES[found[0].verdict]
+
+
+def _write(out: Path | None, data: Mapping[str, Any]) -> None:
+    """Exit code 1 would be a verdict: a file that cannot be written is a mistake here."""
+    if out is None:
+        return
+    try:
+        write_atomically(with_folder(out), as_json(data).encode())
+    except MachineError as error:
+        raise UserError(f"--out: expected a file that can be written, got {out}: {reason(error)}") from error
 
 
 def _print(sides: Sides, found: list[Finding], margin: float | None) -> None:
@@ -109,6 +120,7 @@ def _plan(sides: Sides, names: Sequence[str], options: argparse.Namespace) -> in
         answer |= {"name": name, "difference": options.plan, "sd": its.sd, "pairs": its.count, "needed": needed}
         print(f"{what} needs {seeds}, to be settled with a chance of 80 %")
         print(f"from the spread of {its.count} differences: sd {brief(its.sd, 3)}")
+    _write(options.out, answer)
     return 0
 
 
@@ -126,7 +138,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--plan", type=_positive, metavar="X", help="how many seeds does a difference of X need?")
     parser.add_argument("--json", action="store_true", help="print findings.json instead of text")
     parser.add_argument("--latex", action="store_true", help="print rows of a LaTeX table instead of text")
-    parser.add_argument("--out", type=Path, metavar="FILE", help="also write findings.json there")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="also write what --json prints there")
     return parser
 
 

@@ -14,7 +14,9 @@ from lightning_app.compare.sides import RISKS, Sides
 from lightning_app.statistics.paired import CONFIDENCE, Spread, differences, error_at_risk, spread
 from lightning_app.statistics.sequential import PLANNED, Order, confidence_sequence, order, pairs_needed
 
-FEWER_IS_BETTER = re.compile(r"(error|risk|cost)(_running|_ema|_paper)?")  # last parts of names
+FEWER_IS_BETTER = re.compile(
+    r"(\w+_)?(error|risk|cost|loss)(_running|_ema|_paper|_epoch|_step)?"
+)  # last parts of names
 
 
 class Verdict(StrEnum):
@@ -204,9 +206,15 @@ def _said(finding: Finding, margin: float | None) -> str:
 
 
 def latex(finding: Finding) -> str:
-    r"""A row of a table: name & A & B & difference with interval & verdict \\."""
+    r"""A row of a table: name & where & pairs & A & B & difference with interval & verdict \\."""
     a, b = _spreads(finding)
-    cells = [escaped_latex(finding.name), *(_math(f"{brief(s.mean, sd=s.sd)}") for s in (a, b))]
+    pairs = f"{finding.pairs}" + f" ({sum(finding.diverged)} nets diverged)" * any(finding.diverged)
+    cells = [
+        escaped_latex(finding.name),
+        escaped_latex(finding.at),
+        pairs,
+        *(_math(f"{brief(s.mean, sd=s.sd)}") for s in (a, b)),
+    ]
     return " & ".join([*cells, _math(_interval(finding)), str(finding.verdict)]) + r" \\"
 
 

@@ -48,10 +48,13 @@ class Sides:
         for pattern in patterns:
             matching = [name for name in self.a[0].names if name in self.names and fnmatchcase(name, pattern)]
             if not matching:
-                near = get_close_matches(pattern, sorted(self.names), n=3, cutoff=0.4) or sorted(self.names)[:6]
-                raise UserError(
-                    f"no number '{pattern}' was measured of all nets of both sides; there are {', '.join(near)}."
-                )
+                near = get_close_matches(pattern, sorted(self.names), n=3, cutoff=0.4)
+                hint = f"did you mean {' or '.join(near)}? " if near else ""
+                first = sorted(self.names, key=lambda name: (name.count("/"), name))[
+                    :6
+                ]  # of nets before those of layers
+                there = f"there are {len(self.names)}, such as {', '.join(first)}" if first else "there is none"
+                raise UserError(f"no number '{pattern}' was measured of all nets of both sides: {hint}{there}.")
             found |= dict.fromkeys(matching)
         return [*found]
 
@@ -61,7 +64,9 @@ class Sides:
         Raises:
             UserError: if there is no such epoch.
         """
-        both = [pd.concat([net.series(name) for net in side], axis=1, join="inner") for side in (self.a, self.b)]
+        every = pd.concat([net.series(name) for net in self.a + self.b], axis=1).index
+        sides = ([_to_the_end(net, name, every) for net in side] for side in (self.a, self.b))
+        both = [pd.concat(side, axis=1, join="inner") for side in sides]
         epochs = both[0].index.intersection(both[1].index).sort_values()
         if not len(epochs):
             a, b = (f"{one.index.min():g} to {one.index.max():g}" if len(one) else "none" for one in both)
@@ -132,6 +137,8 @@ def _nets(side: str) -> list[Net]:
     paths, colon, arm = side.rpartition(":")
     if not colon or Path(side).exists() or "/" in arm:
         paths, arm = side, ""
+    if not all(paths.split(",")):
+        raise UserError(f"a side of compare is a run, or several with commas between them, got '{side}'.")
     parts = [Path(part).expanduser() for part in paths.split(",")]
     found = [path for part in parts for path in ([] if part.exists() else sorted(glob(str(part)))) or [str(part)]]
     runs = read_runs(find_runs(dict.fromkeys(Path(path).resolve() for path in found)))
@@ -142,13 +149,24 @@ def _nets(side: str) -> list[Net]:
     if not nets and not arm:
         raise UserError(f"{paths} has numbers of the run as a whole only: compare takes nets.")
     if not nets:
-        raise UserError(f"no arm '{arm}' in {paths}; there are {', '.join(arms)}.")
+        raise UserError(f"no arm '{arm}' in {paths}; there are {', '.join(arms) or 'no nets'}.")
     if not arm and any(len({net.arm for net in run.nets}) > 1 for run in runs):
         raise UserError(f"{paths} has the arms {', '.join(arms)}: say which, as in {paths}:{arms[0]}.")
     twice = sorted({net.seed for net in nets if net.seed is not None and [n.seed for n in nets].count(net.seed) > 1})
     if twice:
         raise UserError(f"{side} has seed {twice[0]} more than once: name the runs of one kind only.")
     return sorted(nets, key=lambda net: -1 if net.seed is None else net.seed)
+
+
+def _has_stopped(net: Net) -> bool:
+    """Whether its run ended because this net diverged: then its log ends before what tells."""
+    return net.run.diverged is not None and net.run.diverged[0] == net.name
+
+
+def _to_the_end(net: Net, name: str, every: pd.Index) -> pd.Series:
+    """A net's numbers by epoch; NaN at the others' later ones where it has stopped, since it would be no number there."""
+    own = net.series(name)
+    return own.reindex(own.index.union(every[every > own.index.max()])) if _has_stopped(net) and len(own) else own
 
 
 def _keys(nets: Iterable[Net]) -> dict[tuple[Path, str], Net]:
@@ -160,8 +178,10 @@ def _label(net: Net) -> str:
 
 
 def _unfinished(side: str, nets: Sequence[Net], last: int) -> list[str]:
-    behind = [f"{_label(net)} at {net.epoch}" for net in nets if net.epoch < last]
-    return [f"Not all nets of {side} are at epoch {last}: {', '.join(behind)}."] if behind else []
+    stopped = [f"{_label(net)} after epoch {net.epoch}" for net in nets if _has_stopped(net)]
+    behind = [f"{_label(net)} at {net.epoch}" for net in nets if net.epoch < last and not _has_stopped(net)]
+    diverged = [f"Of {side} diverged, and stopped: {', '.join(stopped)}."] if stopped else []
+    return diverged + ([f"Not all nets of {side} are at epoch {last}: {', '.join(behind)}."] if behind else [])
 
 
 def _options(net: Net) -> dict[str, Any]:

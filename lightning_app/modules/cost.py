@@ -6,6 +6,7 @@ equivalent only when p decays towards rho, so that ||p - rho||^2 = ||r||^2 (Yu &
 to the loss's gradient before the optimizer's step (coupled L2).
 """
 
+import math
 from collections import defaultdict
 from collections.abc import Iterable
 from typing import Literal
@@ -158,10 +159,10 @@ class RiskAndError(Metric):
         vars(self).update(_computed=None, _update_count=self._update_count + 1)
 
     def compute(self) -> dict[str, float]:
-        """``{"risk", "error"}``; nan before the first sample."""
+        """``{"risk", "error"}``; nan before the first sample, and of outputs that are no numbers: their class is none."""
         sums = torch.stack([self.risk_sum, self.wrong.double(), self.count.double()]).tolist()
         risk, error = (total / sums[2] if sums[2] else float("nan") for total in sums[:2])
-        return {"risk": risk, "error": error}
+        return {"risk": risk, "error": risk if math.isnan(risk) else error}
 
     def sums(self) -> dict[str, Tensor]:
         """The raw state, for a checkpoint taken in the middle of an epoch."""

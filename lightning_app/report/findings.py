@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from lightning_app.common.numbers import span
 from lightning_app.report.page_data import gather
-from lightning_app.report.pairs import Pair, pairs
+from lightning_app.report.pairs import DIVERGED, Pair, pairs
 from lightning_app.report.sections.cushions import choose_layer, measured_layers
 from lightning_app.runs import RunFolder
 from lightning_app.runs.reader import Final
@@ -13,17 +13,20 @@ TEST, TRAIN = "test/error", "train/error"
 
 
 def findings(run: RunFolder) -> list[str]:
-    """At most three sentences for each pair of arms, named where there are several; none without such a pair.
+    """At most three sentences for each pair of arms, named where there are several; none without such a pair. Then which seeds
+    are left out of them, because a net diverged.
 
     Last test errors, training errors, and the median cushion of one layer: what is there, whichever net it speaks for.
 
     Raises:
         ValueError: from the run folder, if there is no log or it is not one of ours.
     """
-    found, _ = pairs(gather([run]), least=1)
+    found, notices = pairs(gather([run]), least=1)
     said = [(pair, sentence) for pair in found for say in (_test, _train, _cushions) if (sentence := say(pair))]
     named = len(found) > 1
-    return [f"{pair.label}: {each[:1].lower()}{each[1:]}" if named else each for pair, each in said]
+    return [f"{pair.label}: {each[:1].lower()}{each[1:]}" if named else each for pair, each in said] + [
+        each for each in notices if each.endswith(DIVERGED)
+    ]
 
 
 def _test(pair: Pair) -> str:

@@ -14,6 +14,8 @@ from lightning_app.report.page_data import Net, PageData
 from lightning_app.runs.configuration import flatten
 from lightning_app.runs.reader import KIND
 
+DIVERGED = "because a net diverged."  # how a notice of seeds that were left out ends
+
 NOT_TRAINING = ("model.net", "model.arms.", "trainer.callbacks")  # beginnings of keys
 Facts = Mapping[str, str]
 Sides = tuple[list[str], list[str]]  # labels of plain and of residual groups
@@ -150,7 +152,7 @@ def _pair(plain: str, residual: str, page: PageData) -> tuple[Pair, list[str]]:
     if alone:
         notices.append(f"{label}: {_seeds(alone)} in one of the two only, and so in no pair.")
     if lost:
-        notices.append(f"{label}: {_seeds(lost)} left out, because a net diverged.")
+        notices.append(f"{label}: {_seeds(lost)} left out, {DIVERGED}")
     if len(kept) < 2:
         notices.append(f"{label}: fewer than two seeds in both, so no paired statistics.")
     return Pair(label, kept, *(tuple(side[seed] for seed in kept) for side in sides)), notices

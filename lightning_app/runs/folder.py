@@ -414,9 +414,9 @@ def _layer_row(member: str, layer: str, path: str, kind: str, shape: str, reason
 
 
 def find_runs(paths: Iterable[Path | str]) -> list[RunFolder]:
-    """The run folders at or below the given paths, sorted by path. ValueError: if a path holds no run, naming it."""
-    found: dict[Path, RunFolder] = {}
-    for path in map(Path, paths):
+    """The run folders at or below the given paths, each once, sorted by path. ValueError: if a path holds no run, naming it."""
+    found: dict[Path, RunFolder] = {}  # by place, of which a link is another name
+    for path in (Path(path).expanduser() for path in paths):
         folders = sorted(run_folders(path))
         if path.is_file():
             raise UserError(
@@ -424,7 +424,8 @@ def find_runs(paths: Iterable[Path | str]) -> list[RunFolder]:
             )
         if not folders:
             raise UserError(f"expected a run folder, or a folder of them, found no {LOG} in or below {path}.")
-        found |= {folder: RunFolder(folder) for folder in folders}
+        for folder in folders:
+            found.setdefault(folder.resolve(), RunFolder(folder))
     return list(found.values())
 
 

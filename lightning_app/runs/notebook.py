@@ -234,6 +234,8 @@ def frames(paths: Path | str | Iterable[Path | str], names: str | Collection[str
             naming it.
     """
     runs = read_runs(find_runs([paths] if isinstance(paths, str | Path) else paths))
+    if not runs:
+        raise UserError("expected at least one run folder, or folder of them, got none.")
     names = [names] if isinstance(names, str) else names
     whose = pd.DataFrame(
         [(name.net.run.label, name.net.name, name.group, name.net.seed) for name in name_nets(runs)],

@@ -12,7 +12,7 @@ import yaml
 from lightning_app.cli import main
 from lightning_app.common.errors import UserError
 from lightning_app.compare.sides import sides_of
-from lightning_app.runs import Row, RunFolder
+from lightning_app.runs import Row, RunFolder, find_runs
 from lightning_app.runs.folder import MemberRow
 from tests.helpers import ROOT
 
@@ -111,7 +111,7 @@ def test_which_numbers_are_better_small(tmp_path, capsys, name):
 def test_rows_for_a_paper(run, capsys):
     main(["compare", f"{run}:good", f"{run}:bad", "--latex"])
     first = capsys.readouterr().out.splitlines()[0]
-    assert first.startswith(r"test/error & $0.1045 \pm 0.003$ & $0.1955 \pm 0.003$ & $-0.091 [")
+    assert first.startswith(r"test/error & epoch 3 & 10 & $0.1045 \pm 0.003$ & $0.1955 \pm 0.003$ & $-0.091 [")
     assert first.endswith(r"better \\")
 
 
@@ -135,6 +135,51 @@ def test_a_diverged_net_is_worse_than_any_other_in_errors_and_left_out_elsewhere
     said = capsys.readouterr().out
     assert "11 pairs (diverged, which counts as worst: 0 of A, 1 of B; not in the means): A is better" in said
     assert "10 pairs (1 more left out: a number is not finite)" in said
+
+
+def test_a_run_that_ended_because_a_net_diverged_is_judged_to_the_end_of_the_others(tmp_path, capsys):
+    for arm, values in (("good", GOOD), ("bad", BAD)):
+        for seed, value in enumerate(values):
+            run = make(tmp_path / f"{arm}{seed}", {arm: [value]}, [seed])
+            if run.path.name == "bad4":
+                log = run.path / "log.csv"
+                log.write_text("".join(line for line in log.open() if line.split(",")[1] in ("epoch", "0", "1")))
+                run.add_divergence(2, "the loss of member 'bad-seed04' stopped being a number in epoch 2 (step 12).")
+    assert main(["compare", f"{tmp_path}/good*", f"{tmp_path}/bad*"]) == 0
+    said = capsys.readouterr().out
+    assert "Of B diverged, and stopped: bad4/bad-seed04 after epoch 1." in said and "Not all nets" not in said
+    assert "test/error at epoch 3" in said and "10 pairs (diverged, which counts as worst: 0 of A, 1 of B" in said
+
+
+@pytest.mark.parametrize("name", ["val_loss", "val/loss", "test_error", "train_loss_epoch"])
+def test_names_of_other_peoples_logs_have_a_direction(tmp_path, name, capsys):
+    run = make(tmp_path / "run", {"good": GOOD, "bad": BAD})
+    for arm, values in (("good", GOOD), ("bad", BAD)):
+        run.append(Row(f"{arm}-seed{seed:02d}", 3, 30, name, values[seed]) for seed in range(10))
+    assert main(["compare", f"{run.path}:good", f"{run.path}:bad", "-m", name]) == 0
+    assert "A is better" in capsys.readouterr().out
+
+
+def test_a_file_that_cannot_be_written_is_a_mistake_and_no_verdict(run, tmp_path, capsys):
+    assert main(["compare", f"{run}:bad", f"{run}:good", "--out", str(tmp_path)]) == 2
+    said = capsys.readouterr()
+    assert "A is worse" in said.out and "--out: expected a file that can be written" in said.err
+    assert main(["compare", f"{run}:good", f"{run}:bad", "--plan", "0.01", "--out", str(tmp_path / "plan.json")]) == 0
+    assert json.loads((tmp_path / "plan.json").read_text())["needed"] == 11
+    assert main(["compare", f"{run}:good", f"{run}:bad", "--plan", "0.01", "--latex"]) == 2
+
+
+def test_what_there_is_instead(run, capsys):
+    assert main(["compare", f"{run}:good", f"{run}:bad", "-m", "test/eror"]) == 2
+    said = capsys.readouterr().err
+    assert "did you mean test/error? there are 3, such as test/error, train/risk, cushion/layer02/median" in said
+    assert main(["compare", "", f"{run}:bad"]) == 2
+    assert "a side of compare is a run" in capsys.readouterr().err
+
+
+def test_a_link_to_a_run_is_the_run(run, tmp_path):
+    (tmp_path / "latest").symlink_to(run)
+    assert len(find_runs([run, tmp_path / "latest"])) == 1
 
 
 def test_to_diverge_can_settle_it_alone(tmp_path):
@@ -178,7 +223,7 @@ def test_nets_that_are_not_equally_far_are_compared_where_all_are(tmp_path, caps
         ("run", "run:bad", [], "say which, as in"),
         ("run:god", "run:bad", [], "no arm 'god' in"),
         ("nowhere", "run:bad", [], "expected a run folder"),
-        ("run:good", "run:bad", ["-m", "test/eror"], "there are test/error"),
+        ("run:good", "run:bad", ["-m", "test/eror"], "did you mean test/error"),
         ("run:good", "run:bad", ["--margin", "-1"], "expected a number above 0, got -1"),
         ("run:good", "run:bad", ["--margin", "wide"], "expected a number above 0, got wide"),
         ("run:good", "digits", [], "learnt different things"),

@@ -61,3 +61,10 @@ def test_of_several_pairs_each_sentence_names_its_own(make):
     said = findings(run)
     assert len(said) == 6 and all(sentence.startswith("pln20 − res20: ") for sentence in said[:3])
     assert said[3].startswith("pln32 − res32: after 1 epoch the residual net")
+
+
+def test_seeds_without_a_finite_number_are_said_to_be_left_out(make):
+    members = [f"{arm}-seed{seed:02d}" for arm in ("plain", "residual") for seed in range(3)]
+    run = make("lost", members)
+    run.append(Row(member, 7, 7, "train/risk", float("nan") if member == "plain-seed01" else 1.0) for member in members)
+    assert findings(run)[-1] == "plain − residual: seed 1 left out, because a net diverged."

@@ -159,7 +159,7 @@ def test_there_are_seven_sentences_at_most(tmp_path):
 def test_what_is_no_number_is_counted_and_what_is_none_at_all_is_not_said(tmp_path):
     lost = np.append(NOISE[:12], math.nan)
     run = run_of(tmp_path / "run", {"a": {"test/error": 0.3 + lost}, "b": {"test/error": 0.2 + NOISE}})
-    assert "(12 pairs, 1 more left out: a number is not finite" in said(run)[0]
+    assert "(13 pairs; 1 net diverged, which counts as worst)" in said(run)[0]
     assert said(run_of(tmp_path / "none", {arm: {"test/error": np.array([math.nan])} for arm in "ab"})) == []
 
 

@@ -91,6 +91,13 @@ def test_the_interval_holds_what_the_evidence_does_not_exclude(seed, count, shif
         assert ours == pytest.approx(3 * theirs + 5, abs=1e-3)
 
 
+@pytest.mark.parametrize("huge", [1e3, 1e9, 1e12])
+def test_one_huge_difference_leaves_the_end_of_the_others_where_it_is(huge):
+    d = np.array([0.05 + 0.001 * number for number in range(12)])
+    far, near = confidence_sequence([*d, huge]), confidence_sequence([*d, 1.0])
+    assert far.low == pytest.approx(near.low, abs=1e-4) and 0.05 <= far.low < 0.062
+
+
 def test_equivalence_needs_both_sides_of_the_margin():
     d = np.tile([0.1, -0.1], 10)
     assert order(d, margin=0.5) is Order.EQUIVALENT

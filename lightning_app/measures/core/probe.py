@@ -205,7 +205,7 @@ def _step(
     if errors is None:
         errors = torch.full((), math.nan, device=logits.device)
     else:
-        errors = torch.where(beyond(logits, labels, loss).any(), math.nan, errors)
+        errors = torch.where(beyond(logits, labels, loss).any() | risk.isnan(), math.nan, errors)
     return (
         risk.double(),
         errors,

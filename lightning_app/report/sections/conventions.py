@@ -115,7 +115,8 @@ def _row(each: conventions.Compared, several: bool) -> list[Cell]:
 
 def _figure(entries: Sequence[conventions.Comparison]) -> list[Figure]:
     """Ratios under all conventions, a line a quantity; none where nothing has a ratio."""
-    shown = [entry for entry in entries if len(entry.ratios) > 1]
+    if not (shown := [entry for entry in entries if len(entry.ratios) > 1]):
+        return []
     asked = [*dict.fromkeys(entry.quantity for entry in shown)]
     found = [*dict.fromkeys(entry.pair for entry in shown)]
     looks = dict(zip(found, styles(["other"] * len(found)), strict=True))
@@ -124,7 +125,7 @@ def _figure(entries: Sequence[conventions.Comparison]) -> list[Figure]:
         of_part = [entry for entry in shown if asked.index(entry.quantity) in part]
         panels.append(_panel(len(panels), of_part, looks))
     marks = legend((pair.label, look) for pair, look in looks.items())
-    return [Figure("conventions-ratios", RATIOS, panels, marks, _csv(entries), columns=2)] if shown else []
+    return [Figure("conventions-ratios", RATIOS, panels, marks, _csv(entries), columns=2)]
 
 
 def _panel(part: int, entries: Sequence[conventions.Comparison], looks: dict[Pair, Style]) -> Panel:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from lightning_app.common.errors import UserError
-from lightning_app.common.numbers import brief
+from lightning_app.common.numbers import brief, plural
 from lightning_app.compare.findings import Verdict, errors_at_equal_risk, judged
 from lightning_app.compare.sides import RISKS, Sides, matched
 from lightning_app.report.blocks import Cell, Section, Sentences
@@ -51,6 +51,7 @@ class Question(NamedTuple):
     b: np.ndarray
     figures: tuple[str, ...]  # keys: the first of them on the page is linked
     ratio: bool = False  # a and b are logarithms
+    name: str = ""  # of the number, where a net that has none has failed
 
 
 def section(page: PageData, anchors: Collection[str]) -> Section:
@@ -169,22 +170,23 @@ def _at_end(sides: Sides, name: str, what: str, figure: str, ratio: bool = False
     if ratio:
         with np.errstate(divide="ignore", invalid="ignore"):  # a number that is not positive is left out
             a, b = np.log(a), np.log(b)
-    return Question(*words, a, b, (figure,), ratio)
+    return Question(*words, a, b, (figure,), ratio, "" if ratio else name)
 
 
 def _sentence(a: str, b: str, question: Question, alpha: float) -> str:
     margin = math.log1p(WITHIN) if question.ratio else None
-    found = judged("", "", question.a, question.b, margin, alpha, plan=False)
+    found = judged(question.name, "", question.a, question.b, margin, alpha, plan=False)
     numbers = [found.difference, found.low, found.high]
     if question.ratio:
         numbers = np.exp(numbers).tolist()
     elif found.difference < 0:
         numbers = [-found.difference, -found.high, -found.low]
-    tested = math.isfinite(found.low) and math.isfinite(found.high)
+    tested = math.isfinite(found.low) or math.isfinite(found.high)  # where nets diverged, one end is open
     effect, *ends = (brief(number + 0.0, 3) for number in numbers)  # no -0
     effect += f" [{', '.join(ends)}]" * tested
     word = question.less if found.difference < 0 else question.more
     pairs = "1 pair" if found.pairs == 1 else f"{found.pairs} pairs"
+    pairs += f"; {plural(sum(found.diverged), 'net')} diverged, which counts as worst" * any(found.diverged)
     pairs += f", {found.left_out} more left out: a number is not finite" * (found.left_out > 0)
     verdict = {Verdict.EQUIVALENT: f"; equivalent within {100 * WITHIN:.0f} %", Verdict.UNRESOLVED: "; unresolved"}
     said = verdict.get(found.verdict, "") if tested else ", too few to test"

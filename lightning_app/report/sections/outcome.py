@@ -1,8 +1,9 @@
 """How far the runs of a page are, how good their nets are at the end, and what it took: three sentences."""
 
+import math
 from collections.abc import Sequence
 
-from lightning_app.common.numbers import duration, plural, span
+from lightning_app.common.numbers import MISSING, duration, plural, span
 from lightning_app.report.figures import joined
 from lightning_app.report.page_data import Net, PageData
 from lightning_app.report.sections.costs import COST, EPOCH
@@ -60,10 +61,12 @@ def _errors(page: PageData) -> str:
 
 def _span(finals: Sequence[tuple[Net, Final]]) -> str:
     """Of a single net, else the lowest and the highest seed; with the epochs where some trained longer than that."""
+    finite = [last.value for _, last in finals if math.isfinite(last.value)]
     notes = [f"{len(finals)} seeds"] * (len(finals) > 1)
+    notes += [f"{len(finals) - len(finite)} not finite"] * (len(finite) < len(finals))
     if any(last.epoch < net.epoch for net, last in finals):
         notes.append(f"epoch {joined(last.epoch for _, last in finals)}")
-    return span([last.value for _, last in finals], 3) + f" ({', '.join(notes)})" * bool(notes)
+    return (span(finite, 3) if finite else MISSING) + f" ({', '.join(notes)})" * bool(notes)
 
 
 def _time(runs: Sequence[Run]) -> str:

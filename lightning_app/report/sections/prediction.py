@@ -142,7 +142,7 @@ def _figure(prediction: Prediction) -> Figure:
     measures = prediction.measures
     ways = {way: LOOKS[way] for way in prediction.ways}
     architectures = {net.group: net for net in measures.nets}
-    shown = dict.fromkeys(prediction.strongest(way)[0] for way in ("all", "within") if way in ways)
+    shown = dict.fromkeys(name for way in ("all", "within") if way in ways for name in prediction.strongest(way)[:1])
     panels = [_intervals(prediction, ways), *(_scatter(i, measures, name) for i, name in enumerate(shown))]
     marks = legend((f"τ, {WAYS[way]}", look) for way, look in ways.items())
     marks += legend((group, net.style) for group, net in architectures.items())
