@@ -52,12 +52,12 @@ def keep_freed_memory() -> bool:
     )
 
 
-def to_its_end(words: Sequence[str], lock: IO | None = None) -> int:
+def to_its_end(words: Sequence[str], locks: Sequence[IO] = ()) -> int:
     """Exit code of one of our commands in a process that gets the signals that end us: it saves, then so do we.
 
     Args:
         words: of the command line, without the program.
-        lock: an open file that the process holds too, should we be killed.
+        locks: open files that the process holds too, should we be killed.
 
     Raises:
         Stopped: if a signal came when the process had nothing left to do: what would follow is not begun.
@@ -72,7 +72,7 @@ def to_its_end(words: Sequence[str], lock: IO | None = None) -> int:
 
     earlier = {which: signal.signal(which, forward) for which in SIGNALS}
     try:
-        passed = () if lock is None else (lock.fileno(),)
+        passed = [lock.fileno() for lock in locks]
         process = subprocess.Popen([sys.executable, str(MAIN), *words], pass_fds=passed)
         for number in asked:  # before the process was known
             process.send_signal(number)
@@ -87,8 +87,10 @@ def to_its_end(words: Sequence[str], lock: IO | None = None) -> int:
 
 def _wait(process: subprocess.Popen) -> int:
     while True:
-        with contextlib.suppress(KeyboardInterrupt):  # Ctrl-C has reached the process too
+        try:
             return process.wait()
+        except KeyboardInterrupt:  # Ctrl-C has reached the process too, a signal to this one alone has not
+            process.terminate()
 
 
 def is_lost_rank(error: RuntimeError) -> bool:

@@ -109,7 +109,10 @@ def _seconds(text: str) -> float:
     if not text or not found or not any(int(part or 0) for part in found.groups()):
         raise UserError(f"--for takes a time like 165m, 2h30m or 90s, got '{text}'.")
     hours, minutes, seconds = (int(part or 0) for part in found.groups())
-    return 3600.0 * hours + 60.0 * minutes + seconds
+    total = 3600.0 * hours + 60.0 * minutes + seconds
+    if total > threading.TIMEOUT_MAX:
+        raise UserError(f"--for takes at most {threading.TIMEOUT_MAX / 3600:.0f}h, got '{text}': leave it out.")
+    return total
 
 
 def _run(options: argparse.Namespace, answer: dict[str, Any]) -> int:
@@ -267,5 +270,5 @@ def _parser() -> argparse.ArgumentParser:
     names, only = "RUN,...", "make only these runs or computations now"
     parser.add_argument("--only", type=lambda text: text.split(","), metavar=names, help=only)
     parser.add_argument("--for", dest="limit", metavar="TIME", help="stop by itself within so long, like 165m or 2h")
-    parser.add_argument("--seeds", metavar="SEEDS", help="train only these seeds now: 0-6, or 7-7 for one")
+    parser.add_argument("--seeds", metavar="SEEDS", help="train only these seeds now: 0-6, or 7")
     return parser

@@ -7,6 +7,7 @@ from typing import Any
 
 import pandas as pd
 
+from lightning_app.common.errors import UserError
 from lightning_app.common.files import write_atomically
 from lightning_app.common.provenance import made_with
 from lightning_app.common.signals import stopping
@@ -18,6 +19,7 @@ from lightning_app.plots import figures
 from lightning_app.reproduce import tables
 from lightning_app.reproduce.evidence import Evidence, Reproduction
 from lightning_app.reproduce.job import Work
+from lightning_app.reproduce.packing import damage
 from lightning_app.runs.lock import claimed
 
 
@@ -43,6 +45,8 @@ def make(asked: Reproduction, runs: Path, work: Work | None = None) -> Made:
     """
     stopped: BaseException | None = None
     paper, scale, out = asked.paper, asked.scale, asked.out
+    with claimed(out / paper.key, "results", f"results of {paper.key}"):
+        pass  # a folder that cannot be written is found before hours of training
     if work is not None:
         try:
             for job in asked.jobs:
@@ -69,7 +73,14 @@ def make(asked: Reproduction, runs: Path, work: Work | None = None) -> Made:
 
 
 def judged(asked: Reproduction, runs: Path) -> Made:
-    """Judge by what there is, and write record, tables and figure."""
+    """Judge by what there is, and write record, tables and figure.
+
+    Raises:
+        UserError: if evidence of a run is not as it was packed, naming the file.
+    """
+    kept = [run.folder.path for job in asked.trainings for run in job.found(asked.out / ".none", asked.out)]
+    if lost := [message for folder in kept for message in damage(folder)]:
+        raise UserError(f"evidence of {asked.key} is damaged, and would be judged wrongly: {lost[0]}")
     evidence, folder = asked.evidence(runs if asked.scale is SMOKE else None), asked.folder
     judged_rows, standing = rows(evidence), evidence.standing
     folder.mkdir(parents=True, exist_ok=True)

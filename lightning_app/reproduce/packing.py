@@ -103,7 +103,12 @@ def pack(run: RunFolder, target: Path, finished: bool, arrays: Collection[tuple[
 
 
 def _contents(run: RunFolder, finished: bool, arrays: Collection[tuple[str, float]]) -> Iterator[tuple[str, bytes]]:
-    """(path, bytes) of everything that is kept."""
+    """(path, bytes) of everything that is kept.
+
+    Of a run that goes on meanwhile the checkpoint is read first: a log may be ahead of it, which a resume cuts, and not behind.
+    """
+    last = run.checkpoints / LAST
+    to_go_on_from = read_bytes(last) if last.is_file() and not finished else None
     for name in SMALL_FILES:
         if (run.path / name).is_file():
             yield name, _without_machine_paths(read_bytes(run.path / name), run.config())
@@ -112,13 +117,12 @@ def _contents(run: RunFolder, finished: bool, arrays: Collection[tuple[str, floa
         name = f"{ARRAYS}/{epoch_folder(epoch)}/{family}.npz"
         if (run.path / name).is_file():
             yield name, read_bytes(run.path / name)
-    last = run.checkpoints / LAST
     if last.is_file() and finished:
         from lightning_app.runs.checkpoints import AtomicCheckpointIO, packed_weights
 
         yield PACKED_WEIGHTS, packed_weights(AtomicCheckpointIO().load_checkpoint(last))
-    elif last.is_file():
-        yield f"{CHECKPOINTS}/{LAST}", read_bytes(last)
+    elif to_go_on_from is not None:
+        yield f"{CHECKPOINTS}/{LAST}", to_go_on_from
 
 
 def _without_machine_paths(content: bytes, config: Mapping[str, Any]) -> bytes:

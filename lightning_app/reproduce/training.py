@@ -7,11 +7,13 @@ import itertools
 import shlex
 import shutil
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import IO, Any, Literal
 
+from lightning_app.common.errors import UserError
 from lightning_app.common.processes import to_its_end
 from lightning_app.common.seeds import parse_seeds, spell_seeds
 from lightning_app.papers import recipes
@@ -20,7 +22,7 @@ from lightning_app.reproduce.job import Job, Work, digest_of
 from lightning_app.reproduce.packing import MANIFEST, file_digest, home_of_runs, pack, unpack
 from lightning_app.runs import RunFolder
 from lightning_app.runs.configuration import NOT_COMPARED, flatten
-from lightning_app.runs.folder import ID, LAST, WEIGHTS
+from lightning_app.runs.folder import CONFIG, ID, LAST, WEIGHTS
 from lightning_app.runs.lock import claimed
 
 # Beginnings of keys that decide what is looked at, and when, not what is trained. That a claim's measures are there is
@@ -144,7 +146,8 @@ class TrainingJob(Job):
 
     def matches(self, config: Mapping[str, Any]) -> bool:
         """Was a run with this configuration trained for this plan? One that a user started, whatever it did, was not."""
-        return (config.get("run") or {}).get("plan") == self.digest
+        run = config.get("run")
+        return isinstance(run, Mapping) and run.get("plan") == self.digest
 
     def decides(self, key: str) -> bool:
         """Does the plan's own YAML say where a run is to be trained, as on one CPU for equal rounding?"""
@@ -166,7 +169,10 @@ class TrainingJob(Job):
     def _in(self, home: Path) -> Iterator[Found]:
         folders = sorted(path for path in home.glob(f"{self.name}*") if path.name.split("~")[0] == self.name)
         for run in (run for run in map(RunFolder, folders) if run.has_log and self.matches(run.config())):
-            seeds = parse_seeds(run.config()["model"]["seeds"])
+            try:
+                seeds = parse_seeds(run.config()["model"]["seeds"])
+            except (LookupError, TypeError) as error:
+                raise UserError(f"{run.path / CONFIG} has no model.seeds as `fit` writes them: restore it.") from error
             if (run.finished or 0) >= self.epochs:
                 yield Found(self, run, seeds, self.epochs, "finished")
             else:
@@ -185,15 +191,17 @@ class TrainingJob(Job):
 
     def complete(self, root: Path, work: Work, kept: Path | None = None) -> None:
         wanted = set(self.seeds) & set(self.seeds if work.seeds is None else work.seeds)
-        with claimed(root / self.group, f"{self.name}.{spell_seeds(wanted)}", f"run {self.name}") as lock:
+        with ExitStack() as claims:  # seed by seed, so that others can be trained beside these
+            places = [(f"{self.name}.{seed}", f"run {self.name}, seed {seed}") for seed in sorted(wanted)]
+            locks = [claims.enter_context(claimed(root / self.group, *place)) for place in places]
             lacking = wanted - self._covered(root, kept)
             for run in self.found(root, kept):
                 if run.state == "interrupted" and lacking & set(run.seeds):
                     checkpoint = self._writable(run.folder, root).checkpoints / LAST
-                    self._fit(root, run.seeds, [*work.options, "--ckpt_path", str(checkpoint)], lock)
+                    self._fit(root, run.seeds, [*work.options, "--ckpt_path", str(checkpoint)], locks)
                     lacking -= set(run.seeds)
             if lacking:
-                self._fit(root, sorted(lacking), work.options, lock)
+                self._fit(root, sorted(lacking), work.options, locks)
 
     def _covered(self, root: Path, kept: Path | None = None) -> set[int]:
         """Seeds with a finished run."""
@@ -209,7 +217,7 @@ class TrainingJob(Job):
         print(f"run {self.name}: goes on from the evidence in {run.path}, in {target}", flush=True)
         return unpack(run.path, target)
 
-    def _fit(self, root: Path, seeds: Sequence[int], options: Sequence[str], lock: IO) -> None:
+    def _fit(self, root: Path, seeds: Sequence[int], options: Sequence[str], locks: Sequence[IO]) -> None:
         # Relative to the working folder where it lies below: a run's own record should name no folder of one machine.
         config = self.config.relative_to(Path.cwd()) if self.config.is_relative_to(Path.cwd()) else self.config
         words = ["fit", "--config", str(config), "--run.root", str(root)]
@@ -218,7 +226,7 @@ class TrainingJob(Job):
         words += [word for key, value in self.options.items() for word in (f"--{key}", value)]
         words += options
         print(f"run {self.name}: python main.py {shlex.join(words)}", flush=True)
-        if code := to_its_end(words, lock):
+        if code := to_its_end(words, locks):
             raise RunFailed(self, code)
         if not set(seeds) <= self._covered(root):
             raise RunFailed(self, 1)

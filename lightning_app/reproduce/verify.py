@@ -39,7 +39,14 @@ ROUNDING = 1e-11  # absolute, of what is computed again: identities leave 1e-16 
 CANCELLED = 1e-3  # of these tolerances, relative to a reading's largest value: what a mean or sd near 0 may change
 NAMES = {"paper": "the paper's number", "values": "seed"}  # of entries, where the word alone would mislead
 NO_NUMBERS = ("inf", "-inf", "nan")  # that JSON has
-BROKEN = (LookupError, TypeError, AttributeError, ValueError)  # what a record leads to that is not as ours
+BROKEN = (
+    LookupError,
+    TypeError,
+    AttributeError,
+    ValueError,
+    ArithmeticError,
+    OSError,
+)  # what a record leads to that is not as ours
 
 EPILOG = f"""\
 examples:
@@ -48,8 +55,9 @@ examples:
   python main.py verify li-et-al --recompute             computations from nothing; needs their data (--data-root)
 
 It compares the files of the evidence, the rows and counts of {RECORD}, and table.md, .csv and .tex. Figures are not compared.
-Exit code 0 if all agrees, 1 if a row or a file differs, a record is missing, or something could not be computed again as
-its data are missing, 2 for a mistake in the command.
+Exit code 0 if all agrees, 1 if a row or a file differs, evidence or tables are there without a record, or something could
+not be computed again as its data are missing, 2 for a mistake in the command. An artefact without a record is counted in the
+last line: one that shared its evidence with others could have been taken away.
 """
 
 

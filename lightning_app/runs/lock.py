@@ -57,7 +57,7 @@ def claimed(home: Path, name: str, what: str) -> Iterator[IO]:
         home.mkdir(parents=True, exist_ok=True)
         lock = (home / f".{name}.lock").open("w", encoding="utf-8")
     except OSError as error:
-        raise UserError(f"cannot write runs into {home}: {error.strerror}. Choose another --runs or --out.") from error
+        raise UserError(f"cannot write into {home}: {error.strerror}. Choose another --runs or --out.") from error
     with lock:
         if not _lock(lock, home):
             print(f"{what}: another process is at it; waiting.", flush=True)

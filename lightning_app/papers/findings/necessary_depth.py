@@ -282,7 +282,8 @@ NECESSARY_DEPTH_ATTENTION = Artefact(
     partial(necessary_depth_claims, HOP_LESIONS),
     f"GPT of 4 blocks, 32 wide, 4 heads, LayerNorm in front; k-hop induction on {TOKENS} tokens of {LETTERS} letters, 20,000 "
     "sequences in 10 epochs of batches of 64 by Adam with rate 0.003, 2,000 others for testing. Steps are hops; blocks that can "
-    f"be left out are 8 branches. As `necessary-depth` in all else, with {HOP_SEEDS} seeds.",
+    f"be left out are 8 branches. As `necessary-depth` in all else, with {HOP_SEEDS} seeds. Its rows ask for a rise too; after "
+    "the perceptrons a fall was expected, so that *checked* is here what overturned an expectation.",
     partial(draw_necessary_depth, HOP_LESIONS),
     computations=(HOP_LESIONS,),
 )
