@@ -8,7 +8,6 @@ signal. Here it gets time for that; only then is it ended, with the same message
 This file imports torch only where it is loaded already.
 """
 
-import contextlib
 import ctypes
 import os
 import re

@@ -257,7 +257,7 @@ def tested(
 
     def reading(convention: str, sample: Sample) -> Reading:
         if not sample.missing and sample.count < all_of:
-            return noted(convention, sample, f"not judged: measured with {sample.count} of {all_of} seeds")
+            return noted(convention, sample, f"not judged: measured with {sample.count} seeds, and it takes {all_of}")
         return judged(convention, sample, test)
 
     return Claim(quantity, paper, str(test), _by_reading(ours, reading, beside), **more)

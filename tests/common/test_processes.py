@@ -1,6 +1,7 @@
 """A process of several dies: the observer lets the first one report it, and ends it with the same message if it does not."""
 
 import contextlib
+import signal
 import subprocess
 import sys
 import time
@@ -61,3 +62,28 @@ def test_processes_that_succeed_are_observed_no_longer():
 def test_a_process_that_the_same_signal_has_ended_did_not_fail():
     done = subprocess.run([sys.executable, "-c", STOPPED], cwd=ROOT, capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stderr) == (143, "")
+
+
+WAITING = """
+import sys
+from lightning_app.common import processes
+processes.MAIN = sys.argv[1]
+sys.exit(processes.to_its_end([]))
+"""
+TRAINING = """
+import signal, sys, time
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+print("trains", flush=True)
+time.sleep(300)
+"""
+
+
+def test_an_interrupt_of_the_parent_alone_reaches_what_it_waits_for(tmp_path):
+    (tmp_path / "train.py").write_text(TRAINING)
+    parent = subprocess.Popen(
+        [sys.executable, "-c", WAITING, str(tmp_path / "train.py")], cwd=ROOT, stdout=subprocess.PIPE, text=True
+    )
+    assert parent.stdout.readline() == "trains\n"
+    parent.send_signal(signal.SIGINT)
+    assert parent.wait(120) == 143
+    parent.stdout.close()

@@ -293,11 +293,20 @@ def test_an_order_that_changes_with_depth_depends_on_a_setting(compared, reading
 
 
 @pytest.mark.parametrize(("depths", "verdict"), [((32,), REPRODUCED), (fig_5_6.DEPTHS, Verdict.DESCRIBED)])
-def test_a_setting_in_which_a_net_never_comes_down_is_described(compared, readings, depths, verdict):
-    compared(reached=lambda net, depth: 9 if net == "Xavier" and depth in depths else 10)
+def test_a_setting_in_which_a_net_hardly_ever_comes_down_is_described(compared, readings, depths, verdict):
+    compared(reached=lambda net, depth: 5 if net == "Xavier" and depth in depths else 10)
     found, judges = readings("Xavier")
-    assert (found, judges["depth 32, rate 0.1"]) == (verdict, (False, 9))
-    assert judges["depth 16, rate 0.1"] == ((False, 9) if 16 in depths else (True, 10))
+    assert (found, judges["depth 32, rate 0.1"]) == (verdict, (False, 5))
+    assert judges["depth 16, rate 0.1"] == ((False, 5) if 16 in depths else (True, 10))
+
+
+def test_a_setting_of_six_seeds_can_speak_against_it(compared, readings):
+    compared(
+        lambda net, depth, gap: 0.5 if (net, depth) == ("Xavier", 32) else OF_THE_PAPER[net],
+        reached=lambda net, depth: 6 if (net, depth) == ("Xavier", 32) else 10,
+    )
+    found, judges = readings("Xavier")
+    assert (found, judges["depth 32, rate 0.1"]) == (Verdict.DEPENDS, (True, 6))
 
 
 @pytest.mark.parametrize(("peak", "fall"), [(40, 142), (40, 139), (300, 60)])
@@ -500,7 +509,7 @@ def paces(times: dict[str, float], never: str = ""):
         (
             {"orthogonal": 70, "1-shortcut": 40, "2-shortcut": 30, "Xavier": 20},
             "",
-            Verdict.ARTEFACT,
+            Verdict.DEPENDS,
             [REPRODUCED, NOT, REPRODUCED],
         ),
         (

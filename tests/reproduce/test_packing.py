@@ -23,7 +23,7 @@ from lightning_app.papers.parts import PAPER, Run
 from lightning_app.reproduce import packing, training
 from lightning_app.reproduce.evidence import Reproduction
 from lightning_app.reproduce.job import Work
-from lightning_app.reproduce.making import keep_evidence
+from lightning_app.reproduce.making import judged, keep_evidence
 from lightning_app.reproduce.packing import MANIFEST, damage, pack, restore, unpack
 from lightning_app.reproduce.training import Found, RunFailed, TrainingJob
 from lightning_app.runs import LayerRow, Row, RunFolder, find_runs, notebook
@@ -134,6 +134,34 @@ def test_a_finished_run_keeps_weights_and_an_interrupted_one_its_checkpoint(tmp_
         said, kept = (AtomicCheckpointIO().load_checkpoint(file) for file in files)
         assert all(torch.equal(kept["state_dict"][name], tensor) for name, tensor in said["state_dict"].items())
         assert kept["epoch"] == said["epoch"]
+
+
+def test_a_run_that_goes_on_while_it_is_packed_has_a_checkpoint_that_is_not_ahead_of_its_log(tmp_path, monkeypatch):
+    run = write_run(tmp_path / "live", epochs=2, finished=False)
+    before = (run.checkpoints / "last.ckpt").read_bytes()
+    compress = lzma.compress
+
+    def meanwhile(*words, **more):
+        run.append([Row("plain", 3, 30, "test/error", 0.1)])
+        (run.checkpoints / "last.ckpt").write_bytes(b"of epoch 3")
+        return compress(*words, **more)
+
+    monkeypatch.setattr(packing.lzma, "compress", meanwhile)
+    pack(run, tmp_path / "packed", False, ())
+    assert (tmp_path / "packed" / LAST).read_bytes() == before
+
+
+@pytest.mark.parametrize("name", ["log.csv.xz", "config.yaml", MANIFEST])
+def test_damaged_evidence_is_not_judged(leave, tmp_path, name):
+    folder = keep(leave(RUN, one), tmp_path)
+    asked = Reproduction(*next(iter(find("yu-tomasi/table-1"))), PAPER, tmp_path / "results")
+    judged(asked, tmp_path / "runs")
+    (folder / name).write_bytes((folder / name).read_bytes()[:-3])
+    record = asked.folder / "verdict.json"
+    before = record.read_bytes()
+    with pytest.raises(UserError):
+        judged(asked, tmp_path / "runs")
+    assert record.read_bytes() == before
 
 
 def left_out(packed: Path) -> list[str]:
