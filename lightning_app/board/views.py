@@ -211,7 +211,7 @@ def _stamp(run: Path) -> Stamp:
 def _box(run: Found, shown: bool) -> str:
     state = ", finished" if run.finished else ""
     return (
-        f'<p><label><input type="checkbox" name="run" value="{_text(run.label)}"{" checked" if shown else ""}> '
+        f'<p><label><input type="checkbox" name="run" value="{escape(run.label)}"{" checked" if shown else ""}> '
         f"{_text(run.label)} <small>{_spelt(run.written)}{state}</small></label></p>"
     )
 

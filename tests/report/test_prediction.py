@@ -266,3 +266,12 @@ def test_the_data_hold_all_measures_and_all_nets(whole, shown):
     assert [float(row["error gap"]) for row in nets] == pytest.approx([gap(*net) for net in NETS])
     best = block.panels[1].title
     assert [float(row[best]) for row in nets] == [*values.loc[best]]
+
+
+def test_a_number_of_one_layer_among_several_alone(bank):
+    others = dict.fromkeys(
+        name for name in numbers("plain", 0) if "/" in name and not name.startswith(("train", "test"))
+    )
+    dead = {f"mine/layer{layer:02d}/dead": 0.0 for layer in (2, 3)} | {"depth/longest": None}
+    run = bank(changed={net: others | dead | {"mine/layer01/dead": float(LUCK[net[1]])} for net in NETS})
+    assert write_report([run]).is_file()
