@@ -1,5 +1,6 @@
 """Noise stability, layer by layer: `lightning_app.measures.noise_stability.cushions` on the probe samples after epochs."""
 
+import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -34,7 +35,7 @@ class LayerCushion(Measure):
         |---|---|---|
         | ``cushion/layer10/<field>`` | 1 | fields of `CushionStatistics` |
         | ``probe/risk`` | nats | mean loss of the probe samples, from the same forward pass; NaN of a loss that is no such mean |
-        | ``probe/error`` | share | wrong among the probe samples |
+        | ``probe/error`` | share | wrong among the probe samples; none where labels are no classes of the outputs |
         | ``cost/cushion`` | s | what measuring all nets took |
 
     Reading:
@@ -95,7 +96,9 @@ class LayerCushion(Measure):
         layers = measurable(surveyed)
         probe = probe_forward(context.net, layers, context.batches(), self.compile, context.loss)
         by_layer = {f"cushion/{name}": cushion for name, cushion in cushions(layers, probe.layers).items()}
-        return {"probe/risk": probe.loss, "probe/error": probe.error, **by_layer}
+        # An error that is no number means that the net has failed, and not that the labels are no classes.
+        error = {} if math.isnan(probe.error) and not math.isnan(probe.loss) else {"probe/error": probe.error}
+        return {"probe/risk": probe.loss, **error, **by_layer}
 
     def _describe(self, trainer: pl.Trainer) -> None:
         """Once a run: which layers there are, and of those without cushions the reason."""

@@ -18,20 +18,21 @@ is the default in place of the cross-entropy.
 
 A ``probe_loader`` gives inputs as the nets take them. Samples of a training set are taken once and kept, so that every epoch
 is measured on the same ones; if the set augments at random, its draws are seeded. They are of those that the loader draws
-from (a SubsetRandomSampler's, the batches of ``overfit_batches``), and go through ``on_after_batch_transfer`` and its like
-as in validation, without what is done to training's batches only.
+from (a SubsetRandomSampler's, the batches of ``overfit_batches``), and go through ``on_before_batch_transfer`` and
+``on_after_batch_transfer`` as in validation, without what is done to training's batches only.
 
 A ``loss`` is called in measurements too, and what it logs then is dropped. One that updates a metric changes it: update
 metrics in ``training_step``.
 """
 
 import inspect
+import math
 import random
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NoReturn
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, ref
 
 import numpy as np
 import pytorch_lightning as pl
@@ -53,9 +54,9 @@ from lightning_app.runs.members import Member, members_of
 PROBE, BATCH = 1000, 125  # samples of a training set, and how many at once
 LOSSES = ("loss", "criterion", "loss_fn")
 
-_probes: WeakKeyDictionary[pl.LightningModule, tuple[list[Any], list[Any]]] = (
-    WeakKeyDictionary()
-)  # what of, and batches
+# By module: the loader that they are of, and batches. Neither holds the module, which may be in a loader's collate_fn.
+_probes: WeakKeyDictionary[pl.LightningModule, tuple[ref[DataLoader[Any]], list[Any]]] = WeakKeyDictionary()
+_loaders: WeakKeyDictionary[Any, DataLoader[Any]] = WeakKeyDictionary()  # of datamodules where nothing is trained
 
 
 def contexts_of(trainer: pl.Trainer, pl_module: pl.LightningModule, epoch: float) -> list[MeasureContext]:
@@ -199,13 +200,11 @@ def probe_of(trainer: pl.Trainer) -> Iterable[Any]:
     for owner in (getattr(trainer, "datamodule", None), trainer.lightning_module):
         if callable(loader := getattr(owner, "probe_loader", None)):
             return loader()
-    training = _training_loader(trainer)
-    rows = _rows(trainer, training)
-    of = [training.dataset, training.collate_fn, rows]
-    known, batches = _probes.get(trainer.lightning_module, ([None], []))
-    if known[0] is not training.dataset or known[1:] != of[1:]:
-        batches = _taken(trainer, training, rows)
-        _probes[trainer.lightning_module] = (of, batches)
+    training, module = _training_loader(trainer), trainer.lightning_module
+    of, batches = _probes.get(module, (None, []))
+    if of is None or of() is not training:
+        batches = _taken(trainer, training)
+        _probes[module] = (ref(training), batches)
     return batches
 
 
@@ -213,7 +212,9 @@ def _training_loader(trainer: pl.Trainer) -> DataLoader[Any]:
     """The one whose samples can be taken by their number."""
     found: Any = trainer.train_dataloader
     if found is None and (data := getattr(trainer, "datamodule", None)) is not None:  # nothing is trained: `measure`
-        found = data.train_dataloader()
+        if data not in _loaders:
+            _loaders[data] = data.train_dataloader()
+        found = _loaders[data]
     loader = found[0] if isinstance(found, (list, tuple)) and len(found) == 1 else found
     dataset = getattr(loader, "dataset", None)
     if isinstance(dataset, IterableDataset) or not (hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")):
@@ -223,29 +224,33 @@ def _training_loader(trainer: pl.Trainer) -> DataLoader[Any]:
     return loader
 
 
-def _rows(trainer: pl.Trainer, loader: DataLoader[Any]) -> list[int]:
+def _rows(trainer: pl.Trainer, loader: DataLoader[Any]) -> np.ndarray:
     """Evenly spread over those that are trained on, since a set may be sorted by class."""
     sampler = getattr(loader.batch_sampler, "sampler", loader.sampler)
-    everything = range(len(loader.dataset))  # type: ignore[arg-type]  # a Dataset of torch has no __len__; checked above
-    drawn: Sequence[int] = everything
+    sampler = getattr(getattr(sampler, "dataset", None), "_sampler", sampler)  # in Lightning's, of several ranks
+    drawn = np.arange(len(loader.dataset))  # type: ignore[arg-type]  # a Dataset of torch has no __len__; checked above
     if isinstance(sampler, SubsetRandomSampler):
-        drawn = sorted(int(row) for row in sampler.indices)
-    if trainer.overfit_batches:  # the same ones in every epoch, from the front
-        drawn = drawn[: int(trainer.num_training_batches) * (loader.batch_size or 1)] or drawn
+        drawn = np.sort(np.asarray(sampler.indices))
+    if getattr(trainer, "overfit_batches", 0) and math.isfinite(
+        trainer.num_training_batches
+    ):  # the same ones in every epoch, from the front
+        size: int = getattr(loader.batch_sampler, "batch_size", 1)
+        drawn = drawn[: int(trainer.num_training_batches) * size]
     few = min(PROBE, len(drawn))
-    return [drawn[number * len(drawn) // few] for number in range(few)]
+    return drawn[np.arange(few) * len(drawn) // few]
 
 
-def _taken(trainer: pl.Trainer, loader: DataLoader[Any], rows: Sequence[int]) -> list[Any]:
+def _taken(trainer: pl.Trainer, loader: DataLoader[Any]) -> list[Any]:
     """Batches as the net gets them in validation, kept on the CPU; random draws are seeded."""
-    taken, stage = [], trainer.state.stage
-    with isolate_rng(), evaluating(trainer.lightning_module):
+    taken, stage, module, rows = [], trainer.state.stage, trainer.lightning_module, _rows(trainer, loader).tolist()
+    with isolate_rng(), evaluating(module):
         for seed in (random.seed, np.random.seed, torch.manual_seed):
             seed(0)
         try:
             trainer.state.stage = RunningStage.VALIDATING
             for start in range(0, len(rows), BATCH):
                 batch = loader.collate_fn([loader.dataset[row] for row in rows[start : start + BATCH]])
+                batch = module._on_before_batch_transfer(trainer.precision_plugin.convert_input(batch))
                 taken.append(move_data_to_device(trainer.strategy.batch_to_device(batch), torch.device("cpu")))
         finally:
             trainer.state.stage = stage

@@ -31,7 +31,9 @@ def load_weights(net: nn.Module, file: Path) -> None:
     counters = {name for name in own if name.endswith("num_batches_tracked")}  # files from before 2018 have none
     times = Counter(tensors.values())
     alone = [name for name in own if name not in counters and times[tensors.get(name, 0)] < 2]
-    found = _without_prefix(read_weights(file), alone)
+    weights = read_weights(file)
+    found = _without_prefix(weights, [name for name in own if name not in counters])
+    found = _without_prefix(weights, alone) if found is weights else found
     given = {tensors[name] for name in found if name in tensors}
     missing = [name for name in own.keys() - found.keys() - counters if tensors.get(name) not in given]
     unexpected = [*(found.keys() - own.keys())]

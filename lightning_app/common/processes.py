@@ -62,34 +62,36 @@ def to_its_end(words: Sequence[str], locks: Sequence[IO] = ()) -> int:
         Stopped: if a signal came when the process had nothing left to do: what would follow is not begun.
     """
     asked: list[int] = []
+    early: list[int] = []  # before the process was known
     process: subprocess.Popen | None = None
 
     def forward(number: int, _: FrameType | None) -> None:
         asked.append(number)
-        if process is not None:
+        if process is None:
+            early.append(number)
+        else:
             process.send_signal(number)
 
     earlier = {which: signal.signal(which, forward) for which in SIGNALS}
     try:
         passed = [lock.fileno() for lock in locks]
-        process = subprocess.Popen([sys.executable, str(MAIN), *words], pass_fds=passed)
-        for number in asked:  # before the process was known
-            process.send_signal(number)
-        code = _wait(process)
+        code = None
+        while code is None:
+            try:
+                process = process or subprocess.Popen([sys.executable, str(MAIN), *words], pass_fds=passed)
+                while early:
+                    process.send_signal(early.pop())
+                code = process.wait()
+            except KeyboardInterrupt:  # Ctrl-C has reached the process too, a signal to this one alone has not
+                if process is None:
+                    raise
+                process.terminate()
     finally:
         for which, handler in earlier.items():
             signal.signal(which, handler)
     if asked and code == 0:
         raise Stopped(signal.Signals(asked[0]))
     return code
-
-
-def _wait(process: subprocess.Popen) -> int:
-    while True:
-        try:
-            return process.wait()
-        except KeyboardInterrupt:  # Ctrl-C has reached the process too, a signal to this one alone has not
-            process.terminate()
 
 
 def is_lost_rank(error: RuntimeError) -> bool:

@@ -14,9 +14,9 @@ from lightning_app.compare.sides import RISKS, Sides
 from lightning_app.statistics.paired import CONFIDENCE, Spread, differences, error_at_risk, spread
 from lightning_app.statistics.sequential import PLANNED, Order, confidence_sequence, order, pairs_needed
 
-FEWER_IS_BETTER = re.compile(
-    r"(\w+_)?(error|risk|cost|loss)(_running|_ema|_paper|_epoch|_step)?"
-)  # last parts of names
+FEWER_IS_BETTER = re.compile(  # last parts of names; a standard_error is neither good nor bad
+    r"((train|training|val|valid|validation|test|eval)_)?(error|risk|cost|loss)(_running|_ema|_paper|_epoch|_step)?"
+)
 
 
 class Verdict(StrEnum):

@@ -35,8 +35,9 @@ class Sides:
 
     @cached_property
     def names(self) -> set[str]:
-        """What was measured of all nets."""
-        return set.intersection(*(set(net.names) for net in self.a + self.b))
+        """What was measured of all nets, but of those that diverged before they could be."""
+        going_on = [net for net in self.a + self.b if not _has_stopped(net)] or [*self.a, *self.b]
+        return set.intersection(*(set(net.names) for net in going_on))
 
     def chosen(self, patterns: Iterable[str]) -> list[str]:
         """The names that match, in the order of patterns, then of the log.
@@ -46,7 +47,8 @@ class Sides:
         """
         found: dict[str, None] = {}
         for pattern in patterns:
-            matching = [name for name in self.a[0].names if name in self.names and fnmatchcase(name, pattern)]
+            every = dict.fromkeys(name for net in self.a + self.b for name in net.names)
+            matching = [name for name in every if name in self.names and fnmatchcase(name, pattern)]
             if not matching:
                 near = get_close_matches(pattern, sorted(self.names), n=3, cutoff=0.4)
                 hint = f"did you mean {' or '.join(near)}? " if near else ""
@@ -166,7 +168,7 @@ def _has_stopped(net: Net) -> bool:
 def _to_the_end(net: Net, name: str, every: pd.Index) -> pd.Series:
     """A net's numbers by epoch; NaN at the others' later ones where it has stopped, since it would be no number there."""
     own = net.series(name)
-    return own.reindex(own.index.union(every[every > own.index.max()])) if _has_stopped(net) and len(own) else own
+    return own.reindex(own.index.union(every[every > net.epoch])) if _has_stopped(net) else own
 
 
 def _keys(nets: Iterable[Net]) -> dict[tuple[Path, str], Net]:

@@ -90,7 +90,7 @@ def write_report(
         )
         raise UserError(f"expected at least one run to report on, got {got}.")
     target = out or (runs[0].path if len(runs) == 1 else parent_of([run.path for run in runs]))
-    target = target / REPORT if out is None or target.is_dir() or not target.suffix else target
+    target = target / REPORT if out is None or target.is_dir() or not (target.suffix or target.is_file()) else target
     page = gather(runs, layer, verdicts)
     sections = sections_of(page)
     write_atomically(with_folder(target), render(sections, title_of(runs), page).encode())

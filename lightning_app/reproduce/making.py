@@ -42,11 +42,14 @@ def make(asked: Reproduction, runs: Path, work: Work | None = None) -> Made:
 
     Raises:
         RunFailed: if a training process does not end well. What there is by then is kept all the same.
+        UserError: if evidence of a run is not as it was packed, naming the file, or cannot be written.
     """
     stopped: BaseException | None = None
     paper, scale, out = asked.paper, asked.scale, asked.out
-    with claimed(out / paper.key, "results", f"results of {paper.key}"):
-        pass  # a folder that cannot be written is found before hours of training
+    with claimed(out / paper.key, "results", f"results of {paper.key}"):  # what cannot be written is found at once
+        kept = [run.folder.path for job in asked.trainings for run in job.found(out / ".none", out)]
+        if lost := [message for folder in kept for message in damage(folder)]:
+            raise UserError(f"evidence of {asked.key} is damaged, and would be judged wrongly: {lost[0]}")
     if work is not None:
         try:
             for job in asked.jobs:
@@ -73,14 +76,7 @@ def make(asked: Reproduction, runs: Path, work: Work | None = None) -> Made:
 
 
 def judged(asked: Reproduction, runs: Path) -> Made:
-    """Judge by what there is, and write record, tables and figure.
-
-    Raises:
-        UserError: if evidence of a run is not as it was packed, naming the file.
-    """
-    kept = [run.folder.path for job in asked.trainings for run in job.found(asked.out / ".none", asked.out)]
-    if lost := [message for folder in kept for message in damage(folder)]:
-        raise UserError(f"evidence of {asked.key} is damaged, and would be judged wrongly: {lost[0]}")
+    """Judge by what there is, and write record, tables and figure."""
     evidence, folder = asked.evidence(runs if asked.scale is SMOKE else None), asked.folder
     judged_rows, standing = rows(evidence), evidence.standing
     folder.mkdir(parents=True, exist_ok=True)

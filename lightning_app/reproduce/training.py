@@ -191,8 +191,11 @@ class TrainingJob(Job):
 
     def complete(self, root: Path, work: Work, kept: Path | None = None) -> None:
         wanted = set(self.seeds) & set(self.seeds if work.seeds is None else work.seeds)
-        with ExitStack() as claims:  # seed by seed, so that others can be trained beside these
-            places = [(f"{self.name}.{seed}", f"run {self.name}, seed {seed}") for seed in sorted(wanted)]
+        # Seed by seed, so that others can be trained beside these, with those of the runs that will go on.
+        begun = [set(run.seeds) for run in self.found(root, kept) if run.state == "interrupted"]
+        claimed_seeds = wanted.union(*(seeds for seeds in begun if seeds & wanted))
+        with ExitStack() as claims:
+            places = [(f"{self.name}.{seed}", f"run {self.name}, seed {seed}") for seed in sorted(claimed_seeds)]
             locks = [claims.enter_context(claimed(root / self.group, *place)) for place in places]
             lacking = wanted - self._covered(root, kept)
             for run in self.found(root, kept):

@@ -56,6 +56,14 @@ def test_a_tied_weight_needs_one_of_its_names(tmp_path, prefix, left_out):
         load_weights(target, tmp_path / "part.pth")
 
 
+def test_a_net_of_tied_weights_alone(tmp_path):
+    source, target = (Tied(seed) for seed in (1, 2))
+    del source.between, target.between
+    torch.save({f"module.{name}": value for name, value in source.state_dict().items()}, tmp_path / "tied.pth")
+    load_weights(target, tmp_path / "tied.pth")
+    assert same_weights(source, target)
+
+
 @pytest.mark.parametrize("prefix", ["", "module."])
 def test_a_file_without_counters_of_batches_is_whole(tmp_path, prefix):
     source, target = net(seed=1), net(seed=2)

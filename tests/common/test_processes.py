@@ -1,6 +1,7 @@
 """A process of several dies: the observer lets the first one report it, and ends it with the same message if it does not."""
 
 import contextlib
+import os
 import signal
 import subprocess
 import sys
@@ -65,15 +66,16 @@ def test_a_process_that_the_same_signal_has_ended_did_not_fail():
 
 
 WAITING = """
-import sys
+import signal, sys
 from lightning_app.common import processes
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have had it ignored
 processes.MAIN = sys.argv[1]
 sys.exit(processes.to_its_end([]))
 """
 TRAINING = """
-import signal, sys, time
+import os, signal, sys, time
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-print("trains", flush=True)
+print(os.getpid(), flush=True)
 time.sleep(300)
 """
 
@@ -83,7 +85,12 @@ def test_an_interrupt_of_the_parent_alone_reaches_what_it_waits_for(tmp_path):
     parent = subprocess.Popen(
         [sys.executable, "-c", WAITING, str(tmp_path / "train.py")], cwd=ROOT, stdout=subprocess.PIPE, text=True
     )
-    assert parent.stdout.readline() == "trains\n"
-    parent.send_signal(signal.SIGINT)
-    assert parent.wait(120) == 143
-    parent.stdout.close()
+    pid = int(parent.stdout.readline())
+    try:
+        parent.send_signal(signal.SIGINT)
+        assert parent.wait(120) == 143
+    finally:
+        parent.kill()
+        parent.stdout.close()
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)

@@ -160,6 +160,30 @@ def test_names_of_other_peoples_logs_have_a_direction(tmp_path, name, capsys):
     assert "A is better" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("name", ["hessian/trace_error", "interlayer/block01/relative_error", "own/standard_error"])
+def test_uncertainties_are_neither_good_nor_bad(tmp_path, name, capsys):
+    run = make(tmp_path / "run", {"good": GOOD, "bad": BAD})
+    for arm, values in (("good", GOOD), ("bad", [math.nan, *BAD[1:]])):
+        run.append(Row(f"{arm}-seed{seed:02d}", 3, 30, name, values[seed]) for seed in range(10))
+    assert main(["compare", f"{run.path}:good", f"{run.path}:bad", "-m", name]) == 1
+    assert "9 pairs (1 more left out: a number is not finite): A is smaller" in capsys.readouterr().out
+
+
+def test_a_net_that_diverged_before_it_was_measured_counts_as_worst(tmp_path, capsys):
+    for arm, values in (("good", GOOD), ("bad", BAD)):
+        for seed, value in enumerate(values):
+            run = make(tmp_path / f"{arm}{seed}", {arm: [value]}, [seed])
+            if run.path.name == "bad4":
+                log = run.path / "log.csv"
+                first = [
+                    line for line in log.open() if line.split(",")[1] in ("epoch", "0") and "test/error" not in line
+                ]
+                log.write_text("".join(first))
+                run.add_divergence(1, "the loss of member 'bad-seed04' stopped being a number in epoch 1 (step 2).")
+    assert main(["compare", f"{tmp_path}/good*", f"{tmp_path}/bad*"]) == 0
+    assert "10 pairs (diverged, which counts as worst: 0 of A, 1 of B" in capsys.readouterr().out
+
+
 def test_a_file_that_cannot_be_written_is_a_mistake_and_no_verdict(run, tmp_path, capsys):
     assert main(["compare", f"{run}:bad", f"{run}:good", "--out", str(tmp_path)]) == 2
     said = capsys.readouterr()

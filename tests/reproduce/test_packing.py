@@ -23,7 +23,7 @@ from lightning_app.papers.parts import PAPER, Run
 from lightning_app.reproduce import packing, training
 from lightning_app.reproduce.evidence import Reproduction
 from lightning_app.reproduce.job import Work
-from lightning_app.reproduce.making import judged, keep_evidence
+from lightning_app.reproduce.making import keep_evidence, make
 from lightning_app.reproduce.packing import MANIFEST, damage, pack, restore, unpack
 from lightning_app.reproduce.training import Found, RunFailed, TrainingJob
 from lightning_app.runs import LayerRow, Row, RunFolder, find_runs, notebook
@@ -155,12 +155,12 @@ def test_a_run_that_goes_on_while_it_is_packed_has_a_checkpoint_that_is_not_ahea
 def test_damaged_evidence_is_not_judged(leave, tmp_path, name):
     folder = keep(leave(RUN, one), tmp_path)
     asked = Reproduction(*next(iter(find("yu-tomasi/table-1"))), PAPER, tmp_path / "results")
-    judged(asked, tmp_path / "runs")
+    make(asked, tmp_path / "runs")
     (folder / name).write_bytes((folder / name).read_bytes()[:-3])
     record = asked.folder / "verdict.json"
     before = record.read_bytes()
     with pytest.raises(UserError):
-        judged(asked, tmp_path / "runs")
+        make(asked, tmp_path / "runs")
     assert record.read_bytes() == before
 
 

@@ -202,11 +202,12 @@ def of_samples(outputs: Tensor, labels: Tensor, loss: Loss = cross_entropy) -> T
     >>> of_samples(torch.zeros(2, 3), torch.tensor([0, 7])).tolist()  # guessing among three
     [[1.0986122886681098, nan], [0.0, nan]]
     """
-    strange = None if labels.is_floating_point() else beyond(outputs, labels, loss)
+    given = outputs, labels
     outputs, labels = _aligned(outputs, labels, loss)
     outputs = classes_second(outputs, labels, loss).double()
-    if strange is None or not _of_classes(outputs, labels):
+    if not _of_classes(outputs, labels):
         return torch.full((2, len(labels)), torch.nan, dtype=torch.float64, device=labels.device)
+    strange = beyond(*given, loss)
     counts = labels != ignored_label(loss)
     losses = F.cross_entropy(outputs, labels.masked_fill(~counts | strange, IGNORED), reduction="none")
     errors = ((outputs.argmax(1) != labels) & counts).double()

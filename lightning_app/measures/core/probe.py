@@ -21,7 +21,16 @@ from lightning_app.common.errors import UserError
 from lightning_app.common.isolation import unwrapped
 from lightning_app.identity import shortcut
 from lightning_app.measures.core.hooks import check_evaluating, sample_norms, shared_copy
-from lightning_app.measures.core.losses import Loss, ReturnedLoss, beyond, counted, cross_entropy, no_mean, wrong
+from lightning_app.measures.core.losses import (
+    Loss,
+    ReturnedLoss,
+    beyond,
+    counted,
+    counts_of,
+    cross_entropy,
+    no_mean,
+    wrong,
+)
 from lightning_app.networks.layers import ROLES, Layer, layers_of
 
 Norms = tuple[Tensor, Tensor, Tensor]  # of input, branch and output at one layer, each (B,) float64
@@ -202,10 +211,11 @@ def _step(
         out if isinstance(loss, ReturnedLoss) else logits, labels
     )  # a net's own loss is found by what it returned
     errors = wrong(logits, labels, loss)
+    failed = risk.isnan() & (counts_of(labels, loss) > 0)  # the mean over none is NaN too
     if errors is None:
         errors = torch.full((), math.nan, device=logits.device)
     else:
-        errors = torch.where(beyond(logits, labels, loss).any() | risk.isnan(), math.nan, errors)
+        errors = torch.where(beyond(logits, labels, loss).any() | failed, math.nan, errors)
     return (
         risk.double(),
         errors,

@@ -184,7 +184,10 @@ def _sentence(a: str, b: str, question: Question, alpha: float) -> str:
     tested = math.isfinite(found.low) or math.isfinite(found.high)  # where nets diverged, one end is open
     effect, *ends = (brief(number + 0.0, 3) for number in numbers)  # no -0
     effect += f" [{', '.join(ends)}]" * tested
-    word = question.less if found.difference < 0 else question.more
+    less = found.difference < 0
+    if any(found.diverged) and found.verdict in (Verdict.BETTER, Verdict.WORSE):  # which those decide
+        less = found.verdict is Verdict.BETTER
+    word = question.less if less else question.more
     pairs = "1 pair" if found.pairs == 1 else f"{found.pairs} pairs"
     pairs += f"; {plural(sum(found.diverged), 'net')} diverged, which counts as worst" * any(found.diverged)
     pairs += f", {found.left_out} more left out: a number is not finite" * (found.left_out > 0)
