@@ -231,11 +231,12 @@ def _rows(trainer: pl.Trainer, loader: DataLoader[Any]) -> np.ndarray:
     drawn = np.arange(len(loader.dataset))  # type: ignore[arg-type]  # a Dataset of torch has no __len__; checked above
     if isinstance(sampler, SubsetRandomSampler):
         drawn = np.sort(np.asarray(sampler.indices))
+    batches = trainer.num_training_batches
     if getattr(trainer, "overfit_batches", 0) and math.isfinite(
-        trainer.num_training_batches
+        batches
     ):  # the same ones in every epoch, from the front
         size: int = getattr(loader.batch_sampler, "batch_size", 1)
-        drawn = drawn[: int(trainer.num_training_batches) * size]
+        drawn = drawn[: int(batches) * size]
     few = min(PROBE, len(drawn))
     return drawn[np.arange(few) * len(drawn) // few]
 
