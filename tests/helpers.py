@@ -3,9 +3,11 @@
 import csv
 import fcntl
 import os
+import shutil
 import struct
 import subprocess
 import sys
+import sysconfig
 import tempfile
 import termios
 from collections.abc import Mapping
@@ -29,6 +31,8 @@ from tests.forked import MAIN, NO_PAGE, Popen
 
 ROOT = Path(__file__).resolve().parent.parent
 OFFLINE = {"WANDB_MODE": "offline"}
+# Whether torch.compile can work here.
+COMPILES = shutil.which("c++") is not None and Path(sysconfig.get_path("include"), "Python.h").is_file()
 TIMING = ("cost/", "time/")  # what may differ between two equal runs
 
 

@@ -2,6 +2,7 @@
 
 import importlib
 import os
+import re
 import signal
 import sys
 from typing import Any
@@ -24,6 +25,7 @@ OTHERS = {  # command -> the module and function that runs it, imported when nee
     "compare": "lightning_app.compare:main",
 }
 INTERRUPTED = 130  # 128 + SIGINT
+INDUCTOR = "torch._inductor.exc"  # of the errors of torch.compile
 
 
 def main(argv: list[str]) -> int:
@@ -124,7 +126,11 @@ def _run(argv: list[str], answer: dict[str, Any]) -> int:
             raise
         return _fail(str(error), LOST if isinstance(error, MachineError) else 2)
     except RuntimeError as error:
-        if not is_lost_rank(error) or os.environ.get("SKIPSCOPE_TRACEBACK"):
+        if os.environ.get("SKIPSCOPE_TRACEBACK"):
+            raise
+        if type(error).__module__ == INDUCTOR:
+            return _fail(not_compiled(str(error)), LOST)
+        if not is_lost_rank(error):
             raise
         print(lost_rank(str(error).splitlines()[0].split("] ")[-1].split(". ")[0]), file=sys.stderr)
         return LOST
@@ -134,6 +140,19 @@ def _run(argv: list[str], answer: dict[str, Any]) -> int:
         print("interrupted: resume from the last finished epoch with --ckpt_path last", file=sys.stderr)
         return INTERRUPTED
     return 0
+
+
+def not_compiled(said: str) -> str:
+    """The error message where torch.compile failed, which in most cases lacks a tool of the machine.
+
+    >>> not_compiled("CppCompileError: C++ compile error\\n\\nmain.cpp:26:10: fatal error: Python.h: No such file")[:75]
+    'torch.compile failed (fatal error: Python.h: No such file): it needs a C++ '
+    """
+    line = re.search(r"fatal error: .*", said) or re.search(r".*", said.strip())
+    return (
+        f"torch.compile failed ({line[0] if line else ''}): it needs a C++ compiler and Python's headers (on Debian g++ and "
+        "python3-dev). Install them, or leave out what compiles (model.compile). SKIPSCOPE_TRACEBACK=1 shows all that was said."
+    )
 
 
 def _fail(message: str, code: int = 2) -> int:

@@ -2,7 +2,6 @@
 
 import gc
 import logging
-import shutil
 import subprocess
 import sys
 from contextlib import nullcontext
@@ -23,7 +22,7 @@ from callbacks import DistanceFromStart, HessianSpectrum, LayerCushion, Scalar, 
 from lightning_app.common.errors import UserError
 from lightning_app.runs import RunFolder
 from tests.forked import Popen
-from tests.helpers import ROOT
+from tests.helpers import COMPILES, ROOT
 
 EPOCH = 6  # steps
 
@@ -465,7 +464,7 @@ def test_of_two_processes_the_first_measures_and_neither_waits(tmp_path):
 
 
 @pytest.mark.slow  # compiles
-@pytest.mark.skipif(shutil.which("c++") is None, reason="torch.compile needs a C++ compiler")
+@pytest.mark.skipif(not COMPILES, reason="torch.compile needs a C++ compiler and Python's headers")
 @pytest.mark.parametrize(
     ("given", "said"),
     [("the compiled net", "compiled nets run no hooks"), ("its inside", "no training pass went through")],

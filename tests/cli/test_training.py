@@ -5,7 +5,7 @@ import torch
 from pytorch_lightning.callbacks import TQDMProgressBar
 
 from callbacks import EpochBar, ProgressLines
-from lightning_app.cli import training
+from lightning_app.cli import main, training
 from lightning_app.cli.training import _accelerator, _progress
 from lightning_app.common.errors import UserError
 from lightning_app.common.processes import is_lost_rank
@@ -64,3 +64,15 @@ def test_online_without_wandb_is_refused(tmp_path, capsys, monkeypatch):
     online = ["--trainer.logger", "AutoWandbLogger", "--trainer.logger.mode", "online"]
     said = refused(*TINY, *online, capsys=capsys, monkeypatch=monkeypatch)
     assert "mode is online, and W&B is not installed" in said
+
+
+def test_a_machine_on_which_nothing_compiles_gets_a_message(monkeypatch, capsys):
+    from torch._inductor.exc import CppCompileError, InductorError
+
+    def fails(*_):
+        raise InductorError(CppCompileError(["g++"], "main.cpp:26:10: fatal error: Python.h: No such file"), None)
+
+    monkeypatch.setattr("lightning_app.cli.training.run_training", fails)
+    assert main(["fit"]) == 1
+    said = capsys.readouterr().err
+    assert said.startswith("error: torch.compile failed (fatal error: Python.h: No such file): it needs a C++ compiler")
