@@ -18,8 +18,10 @@ import pytest
 import pytorch_lightning as pl
 import torch
 import torchmetrics
+from lightning_fabric.utilities.distributed import DistributedSamplerWrapper
 from pytorch_lightning.cli import LightningCLI
 from pytorch_lightning.loggers import WandbLogger
+from torch.utils.data import SequentialSampler
 
 from lightning_app.cli.trainer import Trainer, replace_method
 from tests.helpers import ROOT, trainer
@@ -34,6 +36,8 @@ PARTS = {  # name -> where it is, as an object to look it up in
     "_iteration_based_training": lambda: trainer().fit_loop,
     "_launch_process_observer": lambda: import_module("pytorch_lightning.strategies.launchers.subprocess_script"),
     "_trainer": lambda: pl.LightningModule(),
+    "_on_before_batch_transfer": lambda: pl.LightningModule,
+    "_sampler": lambda: DistributedSamplerWrapper(SequentialSampler([0]), num_replicas=1, rank=0).dataset,
     "_layer_sync": lambda: pl.strategies.DDPStrategy(),
     "_generate_state_key": lambda: pl.Callback,
     "_get": lambda: LightningCLI,

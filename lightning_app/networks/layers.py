@@ -237,7 +237,7 @@ def said_by(net: nn.Module, method: str, kind: type[T]) -> tuple[T, ...] | None:
     True
     """
     own = getattr(net, method, None)
-    if not inspect.ismethod(own) or inspect.signature(own).parameters:
+    if not callable(own) or isinstance(own, nn.Module) or inspect.signature(own).parameters:
         return None
     found = own()
     fits = isinstance(found, Sequence) and all(isinstance(each, kind) for each in found)
