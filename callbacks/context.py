@@ -128,14 +128,14 @@ class MeasureContext:
         if not weights:
             return {}
         sums, count = {name: torch.zeros_like(weight) for name, weight in weights.items()}, 0
-        for inputs, labels in self.batches():
-            with evaluating(self.net), torch.enable_grad(), adapted(self.net):
+        with evaluating(self.net), torch.enable_grad(), adapted(self.net):
+            for inputs, labels in self.batches():
                 loss = self.loss(self.net(inputs), labels)
                 found = torch.autograd.grad(loss, [*weights.values()], materialize_grads=True)
-            terms = counted(labels, self.loss)
-            for name, one in zip(weights, found):
-                sums[name] += one * terms
-            count += terms
+                terms = counted(labels, self.loss)
+                for name, one in zip(weights, found):
+                    sums[name] += one * terms
+                count += terms
         return {name: one / count for name, one in sums.items()}
 
     @property

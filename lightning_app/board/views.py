@@ -167,9 +167,8 @@ class Board:
         stamps = {run.path: _stamp(run.path) for run in self._shown(view)}
         if view.drawn and not view.drawn.left and stamps == view.stamps:
             return False
-        if (
-            not view.drawn and not stamps
-        ):  # the first drawing takes long on a busy machine, and nobody would look for runs
+        # Nobody looks for runs during a drawing, and the first one takes long on a busy machine.
+        if not view.drawn and not stamps:
             return False
         try:
             drawn = self._worker.draw(Asked(stamps, view.step, view.looking))

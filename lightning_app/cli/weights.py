@@ -25,9 +25,8 @@ def load_weights(net: nn.Module, file: Path) -> None:
     """
     own = net.state_dict()
     every = (*net.named_parameters(remove_duplicate=False), *net.named_buffers(remove_duplicate=False))
-    tensors = {
-        name: id(tensor) for name, tensor in every
-    }  # tied weights have several names, and .safetensors one of them
+    # Tied weights have several names, of which .safetensors files keep one.
+    tensors = {name: id(tensor) for name, tensor in every}
     counters = {name for name in own if name.endswith("num_batches_tracked")}  # files from before 2018 have none
     times = Counter(tensors.values())
     alone = [name for name in own if name not in counters and times[tensors.get(name, 0)] < 2]

@@ -46,15 +46,14 @@ class Sides:
             UserError: for a pattern that matches nothing that all nets have, with what is near.
         """
         found: dict[str, None] = {}
+        every = dict.fromkeys(name for net in self.a + self.b for name in net.names)
         for pattern in patterns:
-            every = dict.fromkeys(name for net in self.a + self.b for name in net.names)
             matching = [name for name in every if name in self.names and fnmatchcase(name, pattern)]
             if not matching:
                 near = get_close_matches(pattern, sorted(self.names), n=3, cutoff=0.4)
                 hint = f"did you mean {' or '.join(near)}? " if near else ""
-                first = sorted(self.names, key=lambda name: (name.count("/"), name))[
-                    :6
-                ]  # of nets before those of layers
+                # Numbers of nets before those of layers.
+                first = sorted(self.names, key=lambda name: (name.count("/"), name))[:6]
                 there = f"there are {len(self.names)}, such as {', '.join(first)}" if first else "there is none"
                 raise UserError(f"no number '{pattern}' was measured of all nets of both sides: {hint}{there}.")
             found |= dict.fromkeys(matching)

@@ -137,18 +137,29 @@ def test_a_diverged_net_is_worse_than_any_other_in_errors_and_left_out_elsewhere
     assert "10 pairs (1 more left out: a number is not finite)" in said
 
 
-def test_a_run_that_ended_because_a_net_diverged_is_judged_to_the_end_of_the_others(tmp_path, capsys):
+def one_run_a_net(folder: Path, epoch: int, without: str = "nothing") -> list[str]:
+    """Runs of one net each, the words that compare them; the fourth bad one diverged in this epoch, and lacks a number."""
     for arm, values in (("good", GOOD), ("bad", BAD)):
         for seed, value in enumerate(values):
-            run = make(tmp_path / f"{arm}{seed}", {arm: [value]}, [seed])
-            if run.path.name == "bad4":
-                log = run.path / "log.csv"
-                log.write_text("".join(line for line in log.open() if line.split(",")[1] in ("epoch", "0", "1")))
-                run.add_divergence(2, "the loss of member 'bad-seed04' stopped being a number in epoch 2 (step 12).")
-    assert main(["compare", f"{tmp_path}/good*", f"{tmp_path}/bad*"]) == 0
+            make(folder / f"{arm}{seed}", {arm: [value]}, [seed])
+    run = RunFolder(folder / "bad4")
+    epochs = ("epoch", *map(str, range(epoch)))
+    log = run.path / "log.csv"
+    log.write_text("".join(row for row in log.open() if row.split(",")[1] in epochs and without not in row))
+    run.add_divergence(epoch, f"the loss of member 'bad-seed04' stopped being a number in epoch {epoch} (step 12).")
+    return ["compare", f"{folder}/good*", f"{folder}/bad*"]
+
+
+def test_a_run_that_ended_because_a_net_diverged_is_judged_to_the_end_of_the_others(tmp_path, capsys):
+    assert main(one_run_a_net(tmp_path, 2)) == 0
     said = capsys.readouterr().out
     assert "Of B diverged, and stopped: bad4/bad-seed04 after epoch 1." in said and "Not all nets" not in said
     assert "test/error at epoch 3" in said and "10 pairs (diverged, which counts as worst: 0 of A, 1 of B" in said
+
+
+def test_a_net_that_diverged_before_it_was_measured_counts_as_worst(tmp_path, capsys):
+    assert main(one_run_a_net(tmp_path, 1, "test/error")) == 0
+    assert "10 pairs (diverged, which counts as worst: 0 of A, 1 of B" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("name", ["val_loss", "val/loss", "test_error", "train_loss_epoch"])
@@ -167,21 +178,6 @@ def test_uncertainties_are_neither_good_nor_bad(tmp_path, name, capsys):
         run.append(Row(f"{arm}-seed{seed:02d}", 3, 30, name, values[seed]) for seed in range(10))
     assert main(["compare", f"{run.path}:good", f"{run.path}:bad", "-m", name]) == 1
     assert "9 pairs (1 more left out: a number is not finite): A is smaller" in capsys.readouterr().out
-
-
-def test_a_net_that_diverged_before_it_was_measured_counts_as_worst(tmp_path, capsys):
-    for arm, values in (("good", GOOD), ("bad", BAD)):
-        for seed, value in enumerate(values):
-            run = make(tmp_path / f"{arm}{seed}", {arm: [value]}, [seed])
-            if run.path.name == "bad4":
-                log = run.path / "log.csv"
-                first = [
-                    line for line in log.open() if line.split(",")[1] in ("epoch", "0") and "test/error" not in line
-                ]
-                log.write_text("".join(first))
-                run.add_divergence(1, "the loss of member 'bad-seed04' stopped being a number in epoch 1 (step 2).")
-    assert main(["compare", f"{tmp_path}/good*", f"{tmp_path}/bad*"]) == 0
-    assert "10 pairs (diverged, which counts as worst: 0 of A, 1 of B" in capsys.readouterr().out
 
 
 def test_a_file_that_cannot_be_written_is_a_mistake_and_no_verdict(run, tmp_path, capsys):

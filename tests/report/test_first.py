@@ -163,6 +163,13 @@ def test_what_is_no_number_is_counted_and_what_is_none_at_all_is_not_said(tmp_pa
     assert said(run_of(tmp_path / "none", {arm: {"test/error": np.array([math.nan])} for arm in "ab"})) == []
 
 
+def test_where_nets_that_diverged_decide_they_also_say_which_is_less(tmp_path):
+    same = np.full(13, 0.2)
+    lost = np.where(np.arange(13) < 12, math.nan, same)
+    (said_of_it,) = said(run_of(tmp_path / "run", {"a": {"test/error": lost}, "b": {"test/error": same}}))
+    assert "below that of a (13 pairs; 12 nets diverged, which counts as worst)" in said_of_it
+
+
 def test_other_tasks_are_not_compared_and_other_data_not_paired(tmp_path):
     def with_data(name: str, **data: object) -> RunFolder:
         config = {"data": {"class_path": "CIFAR10", "init_args": {"batch_size": 8}} | data}

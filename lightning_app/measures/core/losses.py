@@ -187,7 +187,7 @@ def wrong(outputs: Tensor, labels: Tensor, loss: Loss) -> Tensor | None:
     return ((outputs.argmax(1) != labels) & (labels != ignored_label(loss))).sum()
 
 
-def beyond(outputs: Tensor, labels: Tensor, loss: Loss) -> Tensor:
+def outside_classes(outputs: Tensor, labels: Tensor, loss: Loss) -> Tensor:
     """Which of the labels that count are no class of these outputs, as those that only a loss itself ignores; bool."""
     outputs, labels = _aligned(outputs, labels, loss)
     classes = classes_second(outputs, labels, loss).shape[1]
@@ -207,7 +207,7 @@ def of_samples(outputs: Tensor, labels: Tensor, loss: Loss = cross_entropy) -> T
     outputs = classes_second(outputs, labels, loss).double()
     if not _of_classes(outputs, labels):
         return torch.full((2, len(labels)), torch.nan, dtype=torch.float64, device=labels.device)
-    strange = beyond(*given, loss)
+    strange = outside_classes(*given, loss)
     counts = labels != ignored_label(loss)
     losses = F.cross_entropy(outputs, labels.masked_fill(~counts | strange, IGNORED), reduction="none")
     errors = ((outputs.argmax(1) != labels) & counts).double()

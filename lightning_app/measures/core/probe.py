@@ -24,11 +24,11 @@ from lightning_app.measures.core.hooks import check_evaluating, sample_norms, sh
 from lightning_app.measures.core.losses import (
     Loss,
     ReturnedLoss,
-    beyond,
     counted,
     counts_of,
     cross_entropy,
     no_mean,
+    outside_classes,
     wrong,
 )
 from lightning_app.networks.layers import ROLES, Layer, layers_of
@@ -215,7 +215,7 @@ def _step(
     if errors is None:
         errors = torch.full((), math.nan, device=logits.device)
     else:
-        errors = torch.where(beyond(logits, labels, loss).any() | failed, math.nan, errors)
+        errors = torch.where(outside_classes(logits, labels, loss).any() | failed, math.nan, errors)
     return (
         risk.double(),
         errors,
