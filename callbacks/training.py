@@ -17,7 +17,7 @@ from callbacks.protocol import metrics_of
 from lightning_app.common.numbers import duration, plural
 from lightning_app.runs.members import members_of
 
-PATIENCE = 10.0  # seconds of training before the time of an epoch is estimated
+PATIENCE = 10.0  # seconds of batches before it is estimated how long all of them take
 SHOWN = {"risk": "train/risk_running", "test error": "test/error", "val error": "val/error"}
 
 
@@ -117,13 +117,21 @@ class ProgressLines(pl.Callback):
     """Prints running risk and test error after each epoch: each arm's, over several seeds as mean ± standard deviation.
 
     How long an epoch takes is said once, as soon as it is known: within the first one if that takes long, else after it.
+    How long the evaluation before training takes is said only if that is long.
     """
 
     def __init__(self) -> None:
         self._started = time.perf_counter()
-        self._first: tuple[int, float] | None = None  # number and end of the first batch, which is slower than others
-        self._said = False
+        self._before, self._epoch = _Forecast(), _Forecast()
+        self._evaluated = 0  # batches before training
         self._trained = False
+
+    @override
+    def on_validation_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *batch: Any) -> None:
+        if trainer.sanity_checking:  # what Lightning calls the evaluation before training
+            self._evaluated += 1
+            if seconds := self._before.seconds(self._evaluated, sum(trainer.num_sanity_val_batches)):
+                self._print(f"the evaluation before training takes about {duration(seconds)}")
 
     @override
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -136,18 +144,15 @@ class ProgressLines(pl.Callback):
 
     @override
     def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *batch: Any) -> None:
-        number, now, self._trained = batch[-1], time.perf_counter(), True
-        if self._first is None or self._said:
-            self._first = (number, now)
-        elif now - self._first[1] > PATIENCE:
-            seconds = (now - self._first[1]) / (number - self._first[0]) * trainer.num_training_batches
+        self._trained = True
+        if seconds := self._epoch.seconds(batch[-1], trainer.num_training_batches):
             self._say(seconds, trainer.max_epochs, trainer.current_epoch, " without evaluation and measures")
 
     def _say(self, seconds: float, epochs: int | None, done: int, what: str = "") -> None:
         left = (epochs or -1) - done
         to_go = f"; {left} to go: about {duration(left * seconds)}" if left > 0 else ""
         self._print(f"an epoch takes about {duration(seconds)}{what}{to_go}")
-        self._said = True
+        self._epoch.known = True
 
     @override
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -158,7 +163,7 @@ class ProgressLines(pl.Callback):
             arms[member.own_arm].append(metrics[member.name])
         words = " | ".join(_words(arm, seeds) for arm, seeds in arms.items())
         self._print(f"{_count(trainer.current_epoch, trainer.max_epochs)}  {words}  ({seconds:.1f} s)")
-        if not self._said and trainer.current_epoch + 1 != trainer.max_epochs:
+        if not self._epoch.known and trainer.current_epoch + 1 != trainer.max_epochs:
             self._say(seconds, trainer.max_epochs, trainer.current_epoch + 1)
 
     @override
@@ -172,6 +177,24 @@ class ProgressLines(pl.Callback):
     @rank_zero_only
     def _print(self, line: str) -> None:
         print(line, flush=True)
+
+
+class _Forecast:
+    """How long all batches take, once that is known."""
+
+    def __init__(self) -> None:
+        self.known = False
+        self._first: tuple[int, float] | None = None  # number and end of the first batch, which is slower than others
+
+    def seconds(self, number: int, of: float) -> float | None:
+        """After the batch of this number, of so many: the estimate the first time that it can be made, else None."""
+        now = time.perf_counter()
+        if self._first is None:
+            self._first = (number, now)
+        elif not self.known and now - self._first[1] > PATIENCE:
+            self.known = True
+            return (now - self._first[1]) / (number - self._first[0]) * of
+        return None
 
 
 class EpochBar(RichProgressBar):

@@ -319,7 +319,9 @@ class TrainingCLI(LightningCLI):
         try:
             super()._run_subcommand(subcommand)
         except DivergedError as error:
-            if subcommand == "fit" and self.trainer.is_global_zero and not self.trainer.fast_dev_run:
+            # The rank whose net it was. One that a cluster launched does not know the folder.
+            knows = ranks.rank == 0 or FOLDER_VARIABLE in os.environ
+            if subcommand == "fit" and knows and not self.trainer.fast_dev_run:
                 with suppress(MachineError):  # a full disk is not why it stops
                     self.folder.add_divergence(self.trainer.current_epoch + 1, str(error))
             raise

@@ -190,6 +190,8 @@ def _list(options: argparse.Namespace) -> list[dict[str, Any]]:
             rows, key = by_paper.setdefault(paper.title, []), asked[0].key
             rows.append([key, *map(_in_words, states.values()), artefact.title])
             found.append({"artefact": key, "title": artefact.title, "states": states})
+    if not options.out.is_dir():
+        print(f"note: there is no folder of results at {options.out}; name it with --out.", file=sys.stderr)
     for number, (title, rows) in enumerate(by_paper.items()):
         print(end="\n" if number else "")
         table(title, ["artefact", "paper scale", "reduced scale", "what"], rows, LOOKS)

@@ -30,6 +30,15 @@ def test_the_time_of_an_epoch_is_said_once_as_soon_as_it_is_known(patience, plac
     assert [bool(re.fullmatch(line, one)) for one in said] == [number == place for number in range(4)]
 
 
+@pytest.mark.parametrize(("patience", "times"), [(0.0, 1), (1e9, 0)])
+def test_a_long_evaluation_before_training_says_once_how_long_it_takes(patience, times, monkeypatch, capsys):
+    monkeypatch.setattr(training, "PATIENCE", patience)
+    fit(classifier(), 1, digits(eval_batch_size=100), callbacks=[ProgressLines()], num_sanity_val_steps=-1)
+    first, *others = capsys.readouterr().out.splitlines()
+    assert bool(re.fullmatch(r"the evaluation before training takes about [\d.]+ s", first)) == bool(times)
+    assert not any(line.startswith("the evaluation") for line in others)
+
+
 def test_a_run_of_one_epoch_says_nothing_of_those_to_come(capsys):
     fit(classifier(), 1, digits(), callbacks=[ProgressLines()])
     assert "takes" not in capsys.readouterr().out

@@ -16,6 +16,7 @@ from callbacks.measure import EpochCallback, LoggingCallback
 from lightning_app.common.errors import UserError
 from lightning_app.modules.members import Member, shares
 from lightning_app.runs import RunFolder
+from lightning_app.runs.folder import find_runs
 from tests.forked import MAIN, Popen
 from tests.helpers import ROOT, TINY, assert_same_run, callbacks_in, command, shipped
 
@@ -206,6 +207,31 @@ def test_processes_that_share_batches_take_the_same_steps_by_line_search(tmp_pat
         assert done.returncode == 0, done.stderr
         risks.append(RunFolder(tmp_path / "runs" / "g" / name).log().query("name == 'train/risk'")["value"].to_numpy())
     assert len(risks[0]) == 3 and np.allclose(*risks, rtol=1e-6)
+
+
+BREAKS = """
+from torch import nn
+
+class Breaks(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(64, 10)
+
+    def forward(self, images):
+        return self.layer(images.mean(1).flatten(1)) * (float("nan") if self.training else 1.0)
+"""
+
+
+@pytest.mark.slow
+def test_the_net_that_diverged_is_noted_by_the_process_that_trains_it(tmp_path):
+    (tmp_path / "breaks.py").write_text(BREAKS)
+    arms = "{sound: {net: {class_path: SimplifiedNet, init_args: {depth: 5, width: 4}}}, broken: {net: breaks.Breaks}}"
+    two = ("--trainer.devices", "2", "--trainer.strategy", "seeds", "--trainer.accelerator", "cpu")
+    path = {"PYTHONPATH": f"{ROOT}{os.pathsep}{tmp_path}"}
+    done = command(*TINY, "--model.arms", arms, *two, cwd=tmp_path, env=path)
+    assert done.returncode != 0 and "member 'broken' stopped being a number" in done.stderr
+    (run,) = find_runs([tmp_path / "runs"])
+    assert run.divergence() == ("broken", 1)
 
 
 @pytest.mark.slow

@@ -50,6 +50,7 @@ def test_every_artefact_is_listed_with_its_state(tmp_path):
         (line,) = [line for line in listed.stdout.splitlines() if line.startswith(f"{key}/{artefact.key} ")]
         reduced = "not run" if artefact.has(REDUCED) else "–"
         assert re.search(rf" not run +{reduced} ", line)
+    assert "no folder of results at results" in listed.stderr  # why nothing is: they lie elsewhere
     assert not list(tmp_path.iterdir())  # asking changes nothing
 
 
