@@ -14,15 +14,13 @@ from collections.abc import Callable
 from functools import partial
 
 import pytorch_lightning as pl
-import yaml
 
-import callbacks
 from benchmarks.harness import Comparison, Ratio, Results, Row, interleave, options_of, processor_time, run, ticks
 from benchmarks.loops import KINDS, EpochClock, bank, through_lightning, trainer
 from callbacks import InterlayerCushion, Signal
 from callbacks.measure import Measure
+from callbacks.notebook import shipped
 from callbacks.protocol import contexts_of
-from lightning_app.common.provenance import configs
 from lightning_app.datamodules import CIFAR10
 from lightning_app.measures import cushions, probe_forward
 from lightning_app.modules import ImageClassifier
@@ -99,9 +97,7 @@ def share(parts: Comparison, every: dict[str, int]) -> Ratio:
 
 def measures_of_base() -> list[Measure]:
     """The callbacks of base.yaml that measure nets between steps, as it configures them; `measures` has what a step costs."""
-    listed = yaml.safe_load((configs() / "base.yaml").read_text(encoding="utf-8"))["trainer"]["callbacks"]
-    made = [getattr(callbacks, each["class_path"])(**each.get("init_args", {})) for each in listed]
-    return [callback for callback in made if isinstance(callback, Measure) and not isinstance(callback, Signal)]
+    return [measure for measure in shipped("base.yaml") if not isinstance(measure, Signal)]
 
 
 def evaluation(module: ImageClassifier, data: CIFAR10) -> Callable[[], float]:

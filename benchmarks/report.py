@@ -24,7 +24,7 @@ import yaml
 from benchmarks.harness import MAIN, Comparison, Ratio, Results, Row, options_of, run
 from benchmarks.loops import ARMS
 from lightning_app.runs import RunFolder
-from lightning_app.runs.folder import CONFIG, LOG
+from lightning_app.runs.folder import ARRAYS, COLUMNS, CONFIG, LOG, epoch_folder
 from lightning_app.runs.naming import without_seed
 
 WALL, PROCESSOR = "wall", "processor"
@@ -52,7 +52,7 @@ def measure(options: argparse.Namespace) -> Results:
 
 def stretch(short: RunFolder, folder: Path, seeds: int, epochs: int) -> None:
     """A run folder for each seed of each arm of a short run, with as many epochs as asked."""
-    log, config, newest = short.log(), short.config(), max((short.path / "measurements").iterdir())
+    log, config, newest = short.log(), short.config(), max((short.path / ARRAYS).iterdir())
     for number, arm in enumerate(ARMS):
         member = next(name for name in log["member"] if without_seed(name) == arm)
         last = log[(log["epoch"] == log["epoch"].max()) & log["member"].isin([member, ""])]
@@ -78,7 +78,7 @@ def write_log(run: RunFolder, last: pd.DataFrame, epochs: int, rng: np.random.Ge
     members = [MEMBER if member else "" for member in last["member"]]
     values = last["value"].to_numpy() * rng.normal(1, 0.03, (epochs + 1, len(last)))
     with (run.path / LOG).open("w", encoding="utf-8") as file:
-        file.write("member,epoch,step,name,value\n")
+        file.write(",".join(COLUMNS) + "\n")
         for epoch, row in enumerate(values):
             named = zip(members, last["name"], row.tolist())
             file.writelines(f"{member},{epoch},{epoch * 391},{name},{value!r}\n" for member, name, value in named)
@@ -89,7 +89,7 @@ def link_arrays(run: RunFolder, arrays: dict[str, dict[str, np.ndarray]], epochs
     for family, content in arrays.items():
         first = run.save_arrays(0, family, content)
         for epoch in range(1, epochs + 1):
-            other = run.path / "measurements" / f"epoch={epoch:04d}" / first.name
+            other = run.path / ARRAYS / epoch_folder(epoch) / first.name
             other.parent.mkdir(exist_ok=True)
             os.link(first, other)
 

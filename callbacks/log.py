@@ -194,8 +194,7 @@ def _sum(key: str, parts: Sequence[Histogram]) -> Histogram | None:
             "them all. Edges that do not follow the data can be added up."
         )
         return None
-    counts = torch.stack([part.counts for part in parts]).sum(0)
-    return Histogram(counts, first.edges, sum(part.below for part in parts), sum(part.above for part in parts))
+    return Histogram.total(parts, first.edges)
 
 
 @singledispatch

@@ -79,9 +79,9 @@ def _only_of(one: StatefulMeasure, net: nn.Module) -> None:
     _measured[one] = weakref.ref(net)
 
 
-def shipped() -> list[Measure]:
-    """The measures of the command `measure`."""
-    listed = yaml.safe_load((configs() / "measure.yaml").read_text(encoding="utf-8"))["trainer"]["callbacks"]
+def shipped(config: str = "measure.yaml") -> list[Measure]:
+    """The measures of a shipped configuration, as it sets them: of the command `measure`, or of base.yaml, of training."""
+    listed = yaml.safe_load((configs() / config).read_text(encoding="utf-8"))["trainer"]["callbacks"]
     made = [getattr(callbacks, one["class_path"])(**one.get("init_args", {})) for one in listed]
     return [one for one in made if isinstance(one, Measure)]  # not what reads a trainer's metrics
 

@@ -1,5 +1,6 @@
 """What is logged and seen of a running fit: risk, error, cost and speed; a line an epoch, and on a terminal a bar below."""
 
+import math
 import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -73,7 +74,7 @@ class TrainingMetrics(EpochCallback):
 
     @override
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        self._started = _clock(trainer)  # an epoch that a resume goes on with does not start
+        self._started = _clock(trainer)  # see `ProgressLines.on_train_start`
         super().on_train_start(trainer, pl_module)
 
     @override
@@ -124,7 +125,7 @@ class ProgressLines(pl.Callback):
         self._started = time.perf_counter()
         self._before, self._epoch = _Forecast(), _Forecast()
         self._evaluated = 0  # batches before training
-        self._trained = False
+        self._trained = self._whole = False  # whole: the epoch under way has begun here, and not before a resume
 
     @override
     def on_validation_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *batch: Any) -> None:
@@ -135,12 +136,13 @@ class ProgressLines(pl.Callback):
 
     @override
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self._started = time.perf_counter()  # an epoch that a resume goes on with does not start
         if trainer.global_step:
             self._print(f"going on after epoch {trainer.current_epoch}, step {trainer.global_step}")
 
     @override
     def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        self._started = time.perf_counter()
+        self._started, self._whole = time.perf_counter(), True
 
     @override
     def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *batch: Any) -> None:
@@ -163,7 +165,7 @@ class ProgressLines(pl.Callback):
             arms[member.own_arm].append(metrics[member.name])
         words = " | ".join(_words(arm, seeds) for arm, seeds in arms.items())
         self._print(f"{_count(trainer.current_epoch, trainer.max_epochs)}  {words}  ({seconds:.1f} s)")
-        if not self._epoch.known and trainer.current_epoch + 1 != trainer.max_epochs:
+        if self._whole and not self._epoch.known and trainer.current_epoch + 1 != trainer.max_epochs:
             self._say(seconds, trainer.max_epochs, trainer.current_epoch + 1)
 
     @override
@@ -187,11 +189,11 @@ class _Forecast:
         self._first: tuple[int, float] | None = None  # number and end of the first batch, which is slower than others
 
     def seconds(self, number: int, of: float) -> float | None:
-        """After the batch of this number, of so many: the estimate the first time that it can be made, else None."""
+        """After the batch of this number, of so many (inf: unknown): the first time that it can be said, else None."""
         now = time.perf_counter()
         if self._first is None:
             self._first = (number, now)
-        elif not self.known and now - self._first[1] > PATIENCE:
+        elif not self.known and math.isfinite(of) and now - self._first[1] > PATIENCE:
             self.known = True
             return (now - self._first[1]) / (number - self._first[0]) * of
         return None

@@ -7,6 +7,7 @@ or two. So a run notes what a section asks of it (`Watched`), and the section is
 import re
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from itertools import count
 from pathlib import Path
 from types import ModuleType
@@ -22,12 +23,12 @@ from lightning_app.report.sections import configs, first, further
 from lightning_app.runs import Run, RunFolder
 from lightning_app.runs.folder import ARRAYS, SMALL_FILES
 from lightning_app.runs.naming import run_labels
-from lightning_app.runs.reader import Final, Points
+from lightning_app.runs.reader import Points
 
 __all__ = ["Drawer"]
 
 MODULES = (first, *BEFORE, further, *AFTER)  # in the order of the page
-PAGES = 4  # kept: those drawn last
+PAGES = 4  # kept: those asked for last
 MAIN = re.compile(r"""(.*<main(?:"[^"]*"|'[^']*'|[^>"'])*>)(.*)(</main>.*)""", re.DOTALL)
 Question = tuple[str, ...]
 
@@ -36,16 +37,13 @@ class Drawer:
     """Draws pages step by step, and keeps what it needs to know what is to be drawn again."""
 
     def __init__(self, step: int = 1) -> None:
-        self._steps = count(step)
-        self._pages: dict[tuple[Path, ...], _Page] = {}
+        steps = count(step)
+        self._page = lru_cache(PAGES)(lambda runs: _Page(steps))
 
     @seldom_collected()
     def draw(self, asked: Asked) -> Drawn:
         """Read the runs that changed, then draw one section of those that have to be drawn."""
-        page = self._pages.pop(tuple(asked.runs), None) or _Page(self._steps)
-        self._pages[tuple(asked.runs)] = page
-        while len(self._pages) > PAGES:
-            del self._pages[next(iter(self._pages))]
+        page = self._page(tuple(asked.runs))
         page.read(asked.runs)
         page.step(asked.looking)
         return page.since(asked.since)
@@ -67,10 +65,6 @@ class Watched(Run):
     def points(self, name: str, member: str = "") -> Points:
         self.asked.add(("number", member, name))
         return super().points(name, member)
-
-    def last(self, name: str, member: str = "") -> Final | None:
-        self.asked.add(("number", member, name))
-        return super().last(name, member)
 
     @property
     def last_epochs(self) -> dict[str, int]:

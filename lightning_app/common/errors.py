@@ -39,6 +39,15 @@ def first_line(error: BaseException) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
+def first_sentence(error: BaseException) -> str:
+    """The same on one line and without its full stop, for messages of several sentences.
+
+    >>> first_sentence(ValueError("bad magic\\n number. Set allow_pickle to go on.")), first_sentence(AssertionError())
+    ('bad magic number', 'AssertionError')
+    """
+    return " ".join(str(error).split()).split(". ")[0].rstrip(".")[:LONGEST] or type(error).__name__
+
+
 def reason(error: Exception) -> str:
     """A user's mistake in its own words, anything else as its type and first line.
 

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from lightning_app.common.errors import UserError
+from lightning_app.common.errors import UserError, first_sentence
 
 # Text
 
@@ -171,10 +171,9 @@ def _plain(file: Path) -> Iterator[None]:
     except OSError as error:
         raise UserError(f"{file} cannot be read: {error.strerror or error}.") from error
     except Exception as error:
-        reason = " ".join(str(error).split()).split(". ")[0].rstrip(".")[:300] or type(error).__name__
         kind = file.suffix or ".npy"
         raise UserError(
-            f"{file} is not a whole, plain {kind} array ({reason}): write it again with np.save."
+            f"{file} is not a whole, plain {kind} array ({first_sentence(error)}): write it again with np.save."
         ) from error
 
 
@@ -198,8 +197,7 @@ def read_torch(file: Path) -> Any:
     except PermissionError as error:
         raise UserError(f"{file} cannot be read: {error.strerror}.") from error
     except Exception as error:  # torch's readers raise whatever a broken file leads them to
-        reason = " ".join(str(error).split()).split(". ")[0].rstrip(".")[:200] or type(error).__name__
         raise UserError(
             f"{file} cannot be read: it is truncated or damaged, or holds more than tensors and plain values, such as a "
-            f"pickled net, which is never executed ({reason}). Of a net, save net.state_dict()."
+            f"pickled net, which is never executed ({first_sentence(error)}). Of a net, save net.state_dict()."
         ) from error

@@ -14,7 +14,7 @@ from lightning_app.common.files import with_folder, write_atomically
 from lightning_app.common.numbers import brief
 from lightning_app.common.text import printable
 from lightning_app.compare.findings import Finding, Verdict, compare, latex, level_of, questions, text
-from lightning_app.compare.sides import Sides, sides_of
+from lightning_app.compare.sides import Sides, label_of, sides_of
 from lightning_app.statistics.paired import differences, spread
 from lightning_app.statistics.sequential import PLANNED, pairs_needed
 
@@ -91,7 +91,7 @@ def findings_json(
     sides: Sides, found: Sequence[Finding], named: tuple[str, str], margin: float | None
 ) -> dict[str, Any]:
     """findings.json, by the schema beside this file, of sides as somebody named them."""
-    nets = [[f"{net.run.label}/{net.name}" for net in side] for side in (sides.a, sides.b)]
+    nets = [[label_of(net) for net in side] for side in (sides.a, sides.b)]
     return {
         "schema": 1,
         "sides": {side: {"named": name, "nets": its} for side, name, its in zip("ab", named, nets)},

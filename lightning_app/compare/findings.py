@@ -3,7 +3,7 @@
 import math
 import re
 from collections.abc import Collection, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 import numpy as np
@@ -172,7 +172,7 @@ def _parted(finding: Finding, epochs: np.ndarray, verdicts: Sequence[Verdict]) -
         return finding
     others = [number for number, verdict in enumerate(verdicts) if verdict is not finding.verdict]
     first = others[-1] + 1 if others else 0
-    return Finding(**asdict(finding) | {"parted_at": whole(float(epochs[first]))})
+    return replace(finding, parted_at=whole(float(epochs[first])))
 
 
 def text(finding: Finding, margin: float | None = None) -> str:

@@ -3,7 +3,6 @@
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from functools import cached_property
 from glob import glob
@@ -13,7 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from lightning_app.common.errors import UserError
+from lightning_app.common.errors import UserError, nearest
 from lightning_app.common.numbers import plural
 from lightning_app.runs import Net, find_runs, read_runs
 from lightning_app.runs.configuration import compared, differing
@@ -50,7 +49,7 @@ class Sides:
         for pattern in patterns:
             matching = [name for name in every if name in self.names and fnmatchcase(name, pattern)]
             if not matching:
-                near = get_close_matches(pattern, sorted(self.names), n=3, cutoff=0.4)
+                near = nearest(pattern, sorted(self.names), 3, 0.4)
                 hint = f"did you mean {' or '.join(near)}? " if near else ""
                 # Numbers of nets before those of layers.
                 first = sorted(self.names, key=lambda name: (name.count("/"), name))[:6]
@@ -97,7 +96,7 @@ def matched(nets_a: Sequence[Net], nets_b: Sequence[Net]) -> Sides:
         UserError: if the two learnt different things.
     """
     if both := _keys(nets_a).keys() & _keys(nets_b).keys():
-        label = _label(_keys(nets_a)[min(both)])
+        label = label_of(_keys(nets_a)[min(both)])
         raise UserError(f"{label} is on both sides: a net is not better or worse than itself.")
     options = differing(_options(nets_a[0]), _options(nets_b[0]))
     anywhere, notes = dict(options), []
@@ -174,13 +173,13 @@ def _keys(nets: Iterable[Net]) -> dict[tuple[Path, str], Net]:
     return {(net.run.folder.path, net.name): net for net in nets}
 
 
-def _label(net: Net) -> str:
+def label_of(net: Net) -> str:
     return f"{net.run.label}/{net.name}"
 
 
 def _unfinished(side: str, nets: Sequence[Net], last: int) -> list[str]:
-    stopped = [f"{_label(net)} after epoch {net.epoch}" for net in nets if _has_stopped(net)]
-    behind = [f"{_label(net)} at {net.epoch}" for net in nets if net.epoch < last and not _has_stopped(net)]
+    stopped = [f"{label_of(net)} after epoch {net.epoch}" for net in nets if _has_stopped(net)]
+    behind = [f"{label_of(net)} at {net.epoch}" for net in nets if net.epoch < last and not _has_stopped(net)]
     diverged = [f"Of {side} diverged, and stopped: {', '.join(stopped)}."] if stopped else []
     return diverged + ([f"Not all nets of {side} are at epoch {last}: {', '.join(behind)}."] if behind else [])
 

@@ -236,7 +236,7 @@ class ResidentData(pl.LightningDataModule, ABC):
         """The fixed, un-augmented training samples that measures use; the same batches on every rank."""
         train = self._on_device("train")
         rows = stratified_rows(train.labels.cpu(), min(self.probe_size, len(train)), self.split_seed, _PROBE)
-        return EvalLoader(train, self._eval_batch(), rows)
+        return EvalLoader(train, self.eval_batch_size or self._eval_batch(), rows)
 
     @cached_property
     def _rows(self) -> dict[str, Tensor]:
@@ -293,9 +293,9 @@ class ResidentData(pl.LightningDataModule, ABC):
         return EvalLoader(self._on_device(split), size, rank=rank, world=world)
 
     def _eval_batch(self) -> int:
-        """Samples of an evaluation batch on one rank."""
-        if self.eval_batch_size or self._device.type == "cpu":
-            return self.eval_batch_size or 50  # a CPU's cache holds the activations of so many small images
+        """Samples of an evaluation batch on one rank, where nobody has set the size."""
+        if self._device.type == "cpu":
+            return 50  # a CPU's cache holds the activations of so many small images
         few_launches = 1000 * 3072 // math.prod(self.sample_shape) if self._device.type == "cuda" else 0
         return min(1000, max(125, few_launches))
 

@@ -15,7 +15,7 @@ import torch
 from torchvision import datasets
 from typing_extensions import override
 
-from lightning_app.common.errors import UserError
+from lightning_app.common.errors import UserError, first_sentence
 from lightning_app.common.safe_io import read_npy
 from lightning_app.datamodules.base import ResidentData, Splits
 from lightning_app.datamodules.images import ImageData
@@ -126,10 +126,9 @@ class FromSource(ResidentData):
                 arrays[f"{split}_images"] = np.ascontiguousarray(images).reshape(-1, *source.image_shape)
                 arrays[f"{split}_labels"] = np.asarray(labels, dtype=np.int64)
         except Exception as error:  # torchvision asserts, unpacks and indexes what it finds in a broken file
-            reason = " ".join(str(error).split()).split(". ")[0][:300] or type(error).__name__
-            official, root = " and ".join(source.official_files), Path(self.root)
-            there = f"and {official} cannot be read ({reason})" if self._is_downloaded() else ""
-            tried = f"and the download failed ({reason})" if download else there or f"and not in {root} either"
+            why, official, root = first_sentence(error), " and ".join(source.official_files), Path(self.root)
+            there = f"and {official} cannot be read ({why})" if self._is_downloaded() else ""
+            tried = f"and the download failed ({why})" if download else there or f"and not in {root} either"
             raise UserError(
                 f"expected {source.title} in {self._folder}, found none there {tried}: put "
                 f"{', '.join(f'{name}.npy' for name in ARRAYS)} into that folder, or the official {official} into {root} "

@@ -18,6 +18,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import wraps
+from itertools import islice
 from typing import Any
 
 import torch
@@ -128,9 +129,8 @@ class SignalWatch(TorchFunctionMode):
         if self.error is not None:
             raise self.error
         sizes = [len(sums) for sums in self._sums.values()]
-        numbers = torch.cat([*self._sums.values()]).tolist() if sizes else []  # the one transfer
-        ends = [sum(sizes[: index + 1]) for index in range(len(sizes))]
-        return {key: tuple(numbers[end - size : end]) for key, size, end in zip(self._sums, sizes, ends)}
+        numbers = iter(torch.cat([*self._sums.values()]).tolist() if sizes else [])  # the one transfer
+        return {key: tuple(islice(numbers, size)) for key, size in zip(self._sums, sizes)}
 
     def close(self) -> None:
         """Take the hooks off, also in the middle of a pass."""

@@ -146,10 +146,10 @@ class Looks:
             when = f"step {self._recent[row][0]}, seen in {when}"
         raise self._diverged("the loss", index, when, origin)
 
-    def _first(self, of: Callable[[nn.Parameter], Tensor | None]) -> tuple[int, str]:
+    def _first(self, of: Callable[[nn.Parameter], Any]) -> tuple[int, str]:
         """The first member with a tensor that is not finite, and its such tensors in words."""
         for index, (_, net) in enumerate(self.members):
-            named = {name: t for name, w in net.named_parameters() if w.grad is not None and (t := of(w)) is not None}
+            named = {name: of(w) for name, w in net.named_parameters() if w.grad is not None}
             if broken := _broken(named):
                 return index, broken
         raise AssertionError("something was not finite, and nothing is")

@@ -78,10 +78,10 @@ class _Profile(NamedTuple):
     seeds: dict[Net, pd.DataFrame]
 
     @property
-    def expected(self) -> list[pd.DataFrame]:
+    def expected(self) -> pd.DataFrame | None:
         """Of the first seed that has it."""
         prefix, field = self.of
-        return [lines for net in self.seeds if len(lines := by_layer(net, prefix, f"{field}_expected"))]
+        return next((found for net in self.seeds if len(found := by_layer(net, prefix, f"{field}_expected"))), None)
 
     @property
     def drawn(self) -> dict[float, float]:
@@ -137,7 +137,8 @@ def _panel(key: str, profile: _Profile, title: str, y: str, log_y: bool) -> Pane
     def draw(axes: Axes) -> None:
         for when, epoch in profile.drawn.items():
             curve(axes, finite(numbered.loc[epoch]), _look(style.colour, when, style.arm), every=True)
-        for line in (expected.iloc[0] for expected in profile.expected[:1]):
+        if (expected := profile.expected) is not None:
+            line = expected.iloc[0]
             axes.plot([places[layer] for layer in line.index], line, color=INK, linestyle="--", linewidth=1)
         reach(axes, profile.mean)
 

@@ -23,6 +23,7 @@ from typing import Any
 from lightning_app.common.answer import HELP, OPTION, answering
 from lightning_app.common.arguments import Parser
 from lightning_app.common.errors import UserError
+from lightning_app.common.numbers import plural
 from lightning_app.common.safe_io import read_bytes
 from lightning_app.papers import PAPERS, find
 from lightning_app.papers.parts import PAPER, REDUCED
@@ -106,8 +107,8 @@ def _run(options: argparse.Namespace, answer: dict[str, Any]) -> int:
             f"expected records ({RECORD}) of {', '.join(options.artefacts) or 'artefacts'} in {options.results}, found none."
         )
     without = len({f"{paper.key}/{artefact.key}" for paper, artefact in named} - {*recorded})
-    said = f"{wrong} difference{'s' if wrong > 1 else ''}" if wrong else "all agree"
-    print(f"{len(recorded)} records: {said}; {without} artefacts have no record yet.")
+    said = plural(wrong, "difference") if wrong else "all agree"
+    print(f"{plural(len(recorded), 'record')}: {said}; without a record yet: {plural(without, 'artefact')}.")
     answer |= {"records": len(recorded), "without_record": without, "differences": wrong, "compared": lines}
     return 1 if wrong else 0
 

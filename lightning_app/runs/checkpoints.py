@@ -20,7 +20,7 @@ from pytorch_lightning.utilities import rank_zero_only
 from typing_extensions import override
 
 from lightning_app.common.errors import UserError, at_least, first_line
-from lightning_app.common.files import write_atomically, writing
+from lightning_app.common.files import with_folder, write_atomically
 from lightning_app.common.safe_io import read_torch
 from lightning_app.common.signals import stopping
 from lightning_app.runs.folder import LAST, RunFolder
@@ -43,9 +43,7 @@ class AtomicCheckpointIO(TorchCheckpointIO):
 
     @override
     def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any | None = None) -> None:
-        target = Path(path)
-        with writing(target.parent):
-            target.parent.mkdir(parents=True, exist_ok=True)
+        target = with_folder(Path(path))
         buffer = io.BytesIO()
         try:
             torch.save(checkpoint, buffer)

@@ -1,6 +1,6 @@
 """Configurations of runs compared: their leaves, and which of these decide what is computed, not only where or how fast."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 # Where and how fast a run computes: options that a user may add to a run that `reproduce` has planned.
@@ -39,8 +39,17 @@ def differing(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, tuple[Any
     >>> differing({"model.lr": 0.1, "model.loss": "squared_error"}, {"model.lr": 0.2, "model.loss": "squared_error"})
     {'model.lr': (0.1, 0.2)}
     """
-    keys = dict.fromkeys([*a, *b])
-    return {key: (a.get(key), b.get(key)) for key in keys if repr(a.get(key)) != repr(b.get(key))}
+    return {key: (a.get(key), b.get(key)) for key in keys_that_differ([a, b])}
+
+
+def keys_that_differ(options: Collection[Mapping[str, Any]], absent: Any = None) -> list[str]:
+    """Dotted keys whose values are not the same in all of these options, in their order; one that is absent has that value.
+
+    >>> keys_that_differ([{"lr": 0.1, "seed": 0}, {"lr": 0.1, "seed": 1}, {"lr": 0.1}])
+    ['seed']
+    """
+    keys = dict.fromkeys(key for values in options for key in values)
+    return [key for key in keys if len({repr(values.get(key, absent)) for values in options}) > 1]
 
 
 def changes(earlier: Mapping[str, Any], now: Mapping[str, Any]) -> str:

@@ -356,7 +356,7 @@ class RunFolder:
 
 
 def epoch_folder(epoch: float) -> str:
-    """The name of what was measured then, which text sorts like numbers.
+    """The name of what was measured then, which text sorts like numbers up to epoch 9999.
 
     >>> epoch_folder(12), epoch_folder(12.25)
     ('epoch=0012', 'epoch=0012.250000000')

@@ -184,7 +184,7 @@ class RunLogger(Logger):
         self.folder.reopen()
         if self._hyperparameters:
             self._save_hyperparameters()
-        command = " ".join([Path(sys.argv[0]).name, *map(shlex.quote, sys.argv[1:])])
+        command = shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
         self.folder.add_made(made_by(trainer, model, command))
 
     def _save_hyperparameters(self) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lightning_app.common.errors import UserError
 from lightning_app.common.seeds import parse_seeds
-from lightning_app.runs.configuration import compared
+from lightning_app.runs.configuration import compared, keys_that_differ
 
 if TYPE_CHECKING:
     from lightning_app.runs.reader import Net, Run
@@ -125,8 +125,7 @@ def _groups(base: str, runs: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
     """Of runs of one name, by what they compute."""
     if not all(runs.values()):  # one has no configuration
         return {label: label for label in runs}
-    keys = dict.fromkeys(key for values in runs.values() for key in values)
-    differing = [key for key in keys if len({repr(values.get(key)) for values in runs.values()}) > 1]
+    differing = keys_that_differ(runs.values())
     same = {label: repr([values.get(key) for key in differing]) for label, values in runs.items()}
     words = {}
     for label, values in runs.items():  # "depth=20, plain"

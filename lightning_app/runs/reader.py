@@ -102,12 +102,8 @@ class Run:
 
     def last(self, name: str, member: str = "") -> Final | None:
         """The measurement of the latest epoch; None when never measured."""
-        rows = self._rows.get((member, name))
-        if rows is None:
-            return None
-        epochs, values = (self._columns[column][rows] for column in ("epoch", "value"))
-        latest = epochs.argmax()
-        return Final(float(values[latest]), whole(float(epochs[latest])))
+        epochs, values = self.points(name, member)
+        return Final(float(values[-1]), whole(float(epochs[-1]))) if len(epochs) else None
 
     @cached_property
     def last_rows(self) -> pd.DataFrame:

@@ -1,5 +1,6 @@
 """What a running fit says of the time that it takes."""
 
+import math
 import re
 import time
 from unittest import mock
@@ -82,6 +83,29 @@ def test_an_epoch_that_a_resume_goes_on_with_lasts_from_there(tmp_path):
     run.fit(classifier(), datamodule=digits(), ckpt_path=tmp_path / "step=2.ckpt")
     (seconds,) = RunFolder(tmp_path / "run").log().query("name == 'time/epoch'")["value"]
     assert 0 < seconds < time.perf_counter() - began
+
+
+def test_what_is_said_of_an_epoch_that_a_resume_goes_on_with_is_of_its_rest(tmp_path, monkeypatch, capsys):
+    save = ModelCheckpoint(tmp_path, filename="{step}", every_n_train_steps=2, save_top_k=-1)
+    fit(classifier(), 1, digits(), enable_checkpointing=True, callbacks=[save])
+    run = trainer(3, callbacks=[ProgressLines()])
+    monkeypatch.setattr(training, "PATIENCE", 1e9)
+    capsys.readouterr()
+    next(
+        one for one in run.callbacks if isinstance(one, ProgressLines)
+    )._started -= 1000  # made long before training goes on
+    run.fit(classifier(), datamodule=digits(), ckpt_path=tmp_path / "step=2.ckpt")
+    first, second, third, *_ = (one for one in capsys.readouterr().out.splitlines() if "epoch" in one)
+    assert first.startswith("going on after epoch 0")
+    assert second.startswith("epoch 1/3") and float(re.findall(r"([\d.]+) s\)$", second)[0]) < 900
+    assert third.startswith("epoch 2/3")  # and no forecast from a part of an epoch
+
+
+def test_batches_of_an_unknown_number_have_no_forecast(monkeypatch):
+    monkeypatch.setattr(training, "PATIENCE", -1.0)
+    forecast = training._Forecast()
+    assert [forecast.seconds(number, math.inf) for number in range(3)] == [None] * 3 and not forecast.known
+    assert forecast.seconds(3, 10) is not None and forecast.known
 
 
 def test_nets_in_no_bank_have_lines_of_their_own(capsys):

@@ -232,6 +232,14 @@ def test_signals_are_of_the_training_step_alone(tmp_path, how):
     assert run(tmp_path / how, how) == run(tmp_path / "plain", "plain") != []
 
 
+def test_a_block_without_a_step_is_measured_once(tmp_path):
+    calls = []
+    one = Scalar("calls", lambda context: calls.append(1) or 0.0)
+    with skipscope.watch(small_net(), probe(), folder=tmp_path / "run", measures=[one]):
+        pass
+    assert len(calls) == 1
+
+
 def test_own_numbers_are_at_the_step_that_was_made(tmp_path):
     with skipscope.watch(
         small_net(), probe(), every=1, folder=tmp_path, measures=[WeightMass()], steps_per_epoch=4

@@ -4,6 +4,7 @@ The papers draw distributions once before and once after training. Bins that fol
 cannot be overlaid, so each measure fixes its edges, and what falls outside is counted, not dropped.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -30,6 +31,12 @@ class Histogram:
         counts = torch.stack([part.sum() for part in self.counts.split(joined)])
         edges = torch.cat([self.edges[:-1:joined], self.edges[-1:]])
         return Histogram(counts, edges, self.below, self.above)
+
+    @classmethod
+    def total(cls, parts: "Sequence[Histogram]", edges: Tensor) -> "Histogram":
+        """The sum of histograms with these edges; empty of none."""
+        counts = sum((part.counts for part in parts), torch.zeros(len(edges) - 1, dtype=torch.int64))
+        return cls(counts, edges, sum(part.below for part in parts), sum(part.above for part in parts))
 
 
 def histogram(values: Tensor, edges: Tensor) -> Histogram:

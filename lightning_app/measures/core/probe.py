@@ -171,12 +171,9 @@ def _of_attention(tap: Any, inputs: tuple, named: dict[str, Any], out: Tensor) -
     given = dict(zip(("query", "key", "value"), inputs)) | named
     weights = [layer.weight for layer in layers_of(tap)]
     pairs = [(given[role], F.linear(given[role], weight)) for role, weight in zip(ROLES[:-1], weights)]
-    plain = {"out_proj.weight": torch.eye(len(weights[-1])).to(weights[-1]), "out_proj.bias": tap.out_proj.bias}
-    if plain["out_proj.bias"] is None:
-        del plain["out_proj.bias"]
-    else:
-        plain["out_proj.bias"], out = torch.zeros_like(tap.out_proj.bias), out - tap.out_proj.bias
-    plain = {f"module.{name}": value for name, value in plain.items()}
+    plain = {"module.out_proj.weight": torch.eye(len(weights[-1])).to(weights[-1])}
+    if (bias := tap.out_proj.bias) is not None:
+        plain["module.out_proj.bias"], out = torch.zeros_like(bias), out - bias
     pairs.append((functional_call(_WithoutHooks(tap), plain, inputs, named)[0], out))
     if not tap.batch_first and out.ndim == 3:
         pairs = [(x.transpose(0, 1), y.transpose(0, 1)) for x, y in pairs]

@@ -32,14 +32,13 @@ from lightning_app.common.numbers import plural
 from lightning_app.measures.core.histogram import Histogram
 from lightning_app.measures.core.hooks import check_evaluating, nearly_same, own_copy, shared_copy
 from lightning_app.measures.core.losses import Loss, Pair, counted, cross_entropy, rows_of
-from lightning_app.measures.curvature.hessian import Pairs
+from lightning_app.measures.curvature.hessian import MEMORY, Pairs
 from lightning_app.measures.paths import rules  # noqa: F401, which `unravel` finds by torch function
 from lightning_app.measures.paths.unravel import STARTS, AtRoot, ByLength, Kind, NoPaths, unravel
 
 CHUNK = 8  # samples whose parts are in memory at a time: more is slower, up to twice
 GRADIENT_CHUNK = 32  # the same at a root of unity, where there are only two parts
 COUNTS = 1_000_000  # of a histogram of shares
-MEMORY = 4 * 2**30  # bytes for path gradients, as many as for the graphs of a Hessian
 BY_LENGTH = ByLength(torch.zeros(1))  # the kind of parts
 TOLERANCE = 1e-3  # of the largest output, in any precision: what was left out shows by far
 

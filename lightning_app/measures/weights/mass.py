@@ -115,14 +115,9 @@ def _pool(parts: Sequence[WeightStatistics]) -> WeightStatistics:
         std=math.sqrt(_ratio(spread, sums["count"])),
         id_over_large=_ratio(sums["id_entries"], sums["large"]),
         norm=math.hypot(*(part.norm for part in parts)),
-        histogram=_pool_histograms([part.histogram for part in parts]),
-        histogram_id=_pool_histograms([part.histogram_id for part in parts]),
+        histogram=Histogram.total([part.histogram for part in parts], EDGES),
+        histogram_id=Histogram.total([part.histogram_id for part in parts], EDGES),
     )
-
-
-def _pool_histograms(parts: Sequence[Histogram]) -> Histogram:
-    counts = sum((part.counts for part in parts), torch.zeros(len(EDGES) - 1, dtype=torch.int64))
-    return Histogram(counts, EDGES, sum(part.below for part in parts), sum(part.above for part in parts))
 
 
 def _ratio(numerator: float, denominator: float) -> float:

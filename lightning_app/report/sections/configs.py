@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from lightning_app.common.safe_io import read_text
 from lightning_app.report.blocks import Block, Cell, Section, Table, Text, csv_text
 from lightning_app.report.page_data import PageData
-from lightning_app.runs.configuration import flatten
+from lightning_app.runs.configuration import flatten, keys_that_differ
 from lightning_app.runs.folder import CONFIG, MEMBERS
 from lightning_app.runs.reader import Run
 
@@ -49,8 +49,7 @@ def _differences(configs: dict[str, dict]) -> list[Table]:
     if len(configs) < 2:
         return []
     flat = {label: dict(flatten(config)) for label, config in configs.items()}
-    keys = dict.fromkeys(key for values in flat.values() for key in values)
-    differing = [key for key in keys if len({repr(values.get(key, ABSENT)) for values in flat.values()}) > 1]
+    differing = keys_that_differ(flat.values(), ABSENT)
     caption = f"Every key of the configurations that differs; {ABSENT}: not set."
     caption = caption if differing else "The configurations are equal."
     rows = [[Cell(key), *(Cell(str(values.get(key, ABSENT))) for values in flat.values())] for key in differing]

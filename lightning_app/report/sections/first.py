@@ -188,7 +188,7 @@ def _sentence(a: str, b: str, question: Question, alpha: float) -> str:
     if any(found.diverged) and found.verdict in (Verdict.BETTER, Verdict.WORSE):  # which those decide
         less = found.verdict is Verdict.BETTER
     word = question.less if less else question.more
-    pairs = "1 pair" if found.pairs == 1 else f"{found.pairs} pairs"
+    pairs = plural(found.pairs, "pair")
     pairs += f"; {plural(sum(found.diverged), 'net')} diverged, which counts as worst" * any(found.diverged)
     pairs += f", {found.left_out} more left out: a number is not finite" * (found.left_out > 0)
     verdict = {Verdict.EQUIVALENT: f"; equivalent within {100 * WITHIN:.0f} %", Verdict.UNRESOLVED: "; unresolved"}

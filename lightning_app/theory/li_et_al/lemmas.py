@@ -24,7 +24,7 @@ from torch.func import jvp
 
 from lightning_app.theory.li_et_al.detour import detour
 from lightning_app.theory.li_et_al.shortcut import ShortcutForm
-from lightning_app.theory.li_et_al.small_norm import apply_unit, moving_unit
+from lightning_app.theory.li_et_al.small_norm import CLOSER, apply_unit, moving_unit
 
 Function = Callable[[Tensor], Tensor]
 
@@ -73,7 +73,7 @@ class Lemma1(Checked):
 def lemma_1(points: Tensor, moved: int, target: Tensor) -> Lemma1:
     """One unit moves one of m >= 2 unit vectors, (m, d) float64, to a target and leaves the others, q the least distance."""
     point, others = points[moved], torch.cat([points[:moved], points[moved + 1 :]])
-    q = float((others - point).norm(dim=1).min()) * (1 - 1e-8)  # rounding must not wake the unit at distance q
+    q = float((others - point).norm(dim=1).min()) * (1 - CLOSER)
     U, V, b = moving_unit(point, target, q)
     after = apply_unit(U, V, b, points)
     expected = (2 * float((target - point).norm())) ** 0.5 / q
