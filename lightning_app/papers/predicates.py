@@ -256,11 +256,16 @@ def tested(
     """
 
     def reading(convention: str, sample: Sample) -> Reading:
-        if not sample.missing and sample.count < all_of:
-            return noted(convention, sample, f"not judged: measured with {sample.count} seeds, and it takes {all_of}")
-        return judged(convention, sample, test)
+        few = too_few(sample, all_of)
+        return noted(convention, sample, few) if few else judged(convention, sample, test)
 
     return Claim(quantity, paper, str(test), _by_reading(ours, reading, beside), **more)
+
+
+def too_few(sample: Sample, all_of: int) -> str:
+    """Why a number of fewer seeds is described; "" of enough."""
+    few = not sample.missing and sample.count < all_of
+    return f"not judged: measured with {sample.count} seeds, and it takes {all_of}" if few else ""
 
 
 def shown(quantity: str, paper: float | str, why: str, ours: Ours, *beside: Reading, **more: Any) -> Claim:

@@ -1,5 +1,6 @@
 """Figures 1d and 1e, during training: the factors lambda of normalisation by layer, and the weights' norm without it."""
 
+import math
 from collections.abc import Sequence
 
 import matplotlib as mpl
@@ -22,7 +23,7 @@ from lightning_app.papers.littwin_wolf.training import (
 from lightning_app.papers.parts import Artefact
 from lightning_app.papers.predicates import IntervalAbove, IntervalExcludes, at_least
 from lightning_app.papers.results import Results
-from lightning_app.papers.verdicts import Claim
+from lightning_app.papers.verdicts import Claim, Sample
 from lightning_app.plots import figures
 
 STEADY = at_least(0.9, note="mean over seeds")  # of the epochs
@@ -48,6 +49,7 @@ def fig_1d_claims(results: Results) -> list[Claim]:
     rises = training.by_setting(NORMALISED, lambda setting: rising(results, setting, *WITH_SKIP))
     first = training.by_setting(NORMALISED, lambda setting: grown(results, setting, FIRST))
     apart = {words: first[words] - growth[words] for words in first}
+    layers = training.by_setting(NORMALISED, lambda setting: _share_grown(results, setting))
     more = "growth of mean |λ| of the first layer minus that of the layers with a skip"
     without, end = "will increase for layers that do not have skip-connections", "end minus start"
     return [
@@ -55,9 +57,19 @@ def fig_1d_claims(results: Results) -> list[Claim]:
         claim(f"the same, {LATER}", "increase", IntervalAbove(), later),
         seen("the same, end minus least", BOUND, lowest),
         claim("share of epochs in which it rises", "steady increase", STEADY, rises, power=FALLS),
+        seen(
+            "share of the layers with a skip whose mean |λ| ends higher", "beside their mean, which is judged", layers
+        ),
         claim(more, "behaves differently", IntervalExcludes(), apart),
         claim(f"mean |λ| of the first layer, {end}", without, IntervalAbove(), first),
     ]
+
+
+def _share_grown(results: Results, setting: training.Setting) -> Sample:
+    first, *others = (grown(results, setting, name) for name in WITH_SKIP)
+    return first.map(
+        lambda *each: float(np.mean(np.greater(each, 0))) if np.isfinite(each).all() else math.nan, *others
+    )
 
 
 def draw_fig_1d(results: Results) -> figures.Figure:
