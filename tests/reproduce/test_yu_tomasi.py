@@ -380,7 +380,7 @@ def cushion_medians(depth: int, gap: float, branch_gap: float, gap_in_both: floa
     def numbers(arm: str, seed: int, epoch: int) -> dict[str, float]:
         return {
             f"cushion/layer{layer:02d}/{key}": 0.2 + (more if arm == "residual" and layer > 1 else 0)
-            for layer in range(1, depth)
+            for layer in range(1, depth + 1)
             for key, more in gaps.items()
         }
 
@@ -397,9 +397,10 @@ def test_fig_3_true_under_one_reading_only_is_an_artefact(leave, made):
 
 def test_interlayer_in_batch_of_one_only(leave, made):
     def numbers(arm: str, seed: int, epoch: int) -> dict[str, float]:
-        hw = {"plain": 2.9e-7, "residual": 0.206}[arm]
+        hw, spread = {"plain": (2.9e-7, 0.1), "residual": (0.206, 0.01)}[arm]
         found = {"interlayer_batch1/block05/mean_hw": hw, "interlayer_batch1/block05/mean": hw * math.sqrt(32)}
-        return found | {"interlayer/block05/mean_hw": 0.3, "interlayer/block05/mean": 0.3 * math.sqrt(32)}
+        found |= {"interlayer/block05/mean_hw": 0.3, "interlayer/block05/mean": 0.3 * math.sqrt(32)}
+        return found | {"interlayer_batch1/block05/std_hw": spread * hw, "interlayer/block05/std_hw": 0.3}
 
     leave(FULL, numbers)
     assert set(made("interlayer").values()) == {Verdict.ARTEFACT}
