@@ -58,10 +58,10 @@ class BnLambda(StatefulMeasure):
 
     Reading:
         λ starts at 1. In Littwin & Wolf's account a growing |λ| of skipped layers moves weight to longer paths.
-        Measured on ten Gaussians over twelve epochs, six seeds, BatchNorm before or after the ReLU: where classes are
-        easily separated mean |λ| of skipped layers falls in the first epoch, then rises, and ends within 0.3 % of its
-        start; where they overlap it falls (by 0.61 before the ReLU); and the first layer, which no path avoids, behaves
-        differently in all settings. Without normalisation ‖w‖ rises in 92 % of epochs or more.
+        Measured on ten Gaussians over 100 epochs, six seeds, BatchNorm before or after the ReLU: from λ = 1 mean |λ| of
+        skipped layers ends 1 % above its start where classes are easily separated, and falls where they overlap (by
+        0.54 at most). From Torch7's start, λ from U(0, 1), it rises in all settings. Without normalisation ‖w‖ rises in
+        99 % of epochs or more.
 
     Cost:
         One forward pass on one image and a pass over the weights: next to nothing.
