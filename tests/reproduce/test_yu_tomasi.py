@@ -198,7 +198,8 @@ def without_a_test(key: str) -> set[str]:
 
 def test_what_nearly_everything_would_pass_has_no_test_and_says_why():
     assert without_a_test("table-2") == {f"|E of plain - residual|, depth {depth}" for depth in (32, 44)}
-    assert without_a_test("fig-7") == {"mode of the ID entries, t_200", "entries above 0.7, p_0"}
+    separated = "share of the expected ||t_0 - p_0||² that is of the 1 in the ID entries, fan-in"
+    assert without_a_test("fig-7") == {"mode of the ID entries, t_200", "entries above 0.7, p_0", separated}
     moved = {"standard deviation, p_200", "mass of all weights, p_200"}  # the net before training would pass
     moved |= {"mass of ID entries, p_200", "mass of ID entries, t_200"}
     assert without_a_test("table-3") == {"mean, p_0", *moved}  # any symmetric initialisation
