@@ -102,6 +102,7 @@ def test_the_closed_form_against_many_draws():
     assert 0.6 < np.std(draws) / sd < 1.5
 
 
+SEPARATED = "share of the expected ||t_0 - p_0||² that is of the 1 in the ID entries, fan-in"
 BY_PRINT = "||t_200 - t_0|| / ||t_0 - p_0||, arithmetic on the paper's own Table 3"
 
 
@@ -167,7 +168,7 @@ CLAIMS = {artefact.key: claims_of(artefact) for artefact in PAPER.artefacts}
 def test_what_is_about_initialisation():
     about = {quantity: claim.about for claims in CLAIMS.values() for quantity, claim in claims.items()}
     epoch_0 = {f"{words}, {symbol}_0" for words in ROWS.values() for symbol in "pt"} | {"entries above 0.7, p_0"}
-    epoch_0 |= {quantity for quantity in about if quantity.endswith("after epoch 0")}
+    epoch_0 |= {quantity for quantity in about if quantity.endswith("after epoch 0")} | {SEPARATED}
     assert {quantity for quantity, each in about.items() if each is Class.INITIALISATION} == epoch_0
     assert {*about.values()} == {Class.FORMULA, Class.INITIALISATION, Class.TRAINED}
 
@@ -198,8 +199,7 @@ def without_a_test(key: str) -> set[str]:
 
 def test_what_nearly_everything_would_pass_has_no_test_and_says_why():
     assert without_a_test("table-2") == {f"|E of plain - residual|, depth {depth}" for depth in (32, 44)}
-    separated = "share of the expected ||t_0 - p_0||² that is of the 1 in the ID entries, fan-in"
-    assert without_a_test("fig-7") == {"mode of the ID entries, t_200", "entries above 0.7, p_0", separated}
+    assert without_a_test("fig-7") == {"mode of the ID entries, t_200", "entries above 0.7, p_0", SEPARATED}
     moved = {"standard deviation, p_200", "mass of all weights, p_200"}  # the net before training would pass
     moved |= {"mass of ID entries, p_200", "mass of ID entries, t_200"}
     assert without_a_test("table-3") == {"mean, p_0", *moved}  # any symmetric initialisation
