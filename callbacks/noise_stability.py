@@ -54,7 +54,7 @@ class NoiseStability(Measure):
         ρ is infinite for a linear map; the bound is vacuous by many orders of magnitude: compare nets, not with 1.
 
     Cost:
-        A third of a training epoch of a simplified net of depth 20 on CIFAR-10; the share grows with the depth.
+        A sixth to a third of a training epoch of a simplified net of depth 20 on CIFAR-10; the share grows with the depth.
 
     Breaks:
         * Responses are linear in s until ReLUs switch: compare at one s.

@@ -122,10 +122,17 @@ class ProgressLines(pl.Callback):
     """
 
     def __init__(self) -> None:
+        self._begin()
+
+    def _begin(self) -> None:
         self._started = time.perf_counter()
         self._before, self._epoch = _Forecast(), _Forecast()
         self._evaluated = 0  # batches before training
         self._trained = self._whole = False  # whole: the epoch under way has begun here, and not before a resume
+
+    @override
+    def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self._begin()  # nothing of an earlier fit counts
 
     @override
     def on_validation_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *batch: Any) -> None:
@@ -143,6 +150,7 @@ class ProgressLines(pl.Callback):
     @override
     def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self._started, self._whole = time.perf_counter(), True
+        self._epoch.begin()
 
     @override
     def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *batch: Any) -> None:
@@ -186,6 +194,10 @@ class _Forecast:
 
     def __init__(self) -> None:
         self.known = False
+        self.begin()
+
+    def begin(self) -> None:
+        """Batches are counted anew."""
         self._first: tuple[int, float] | None = None  # number and end of the first batch, which is slower than others
 
     def seconds(self, number: int, of: float) -> float | None:

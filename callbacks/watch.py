@@ -264,7 +264,7 @@ class Watch:
         """What was not measured after the last step is measured now."""
         done = self._loop.global_step
         for one in self.measures:
-            if done and not one.due_after(done) and done != self._loop.max_steps:
+            if (done or not one.at_start) and not one.due_after(done) and done != self._loop.max_steps:
                 one.observe(*self._whose, epochs_done(self._loop))
             one.on_train_end(*self._whose)
         self._logger.folder.finish(int(epochs_done(self._loop)))

@@ -101,6 +101,27 @@ def test_what_is_said_of_an_epoch_that_a_resume_goes_on_with_is_of_its_rest(tmp_
     assert third.startswith("epoch 2/3")  # and no forecast from a part of an epoch
 
 
+def test_what_a_part_of_an_epoch_has_counted_is_forgotten(monkeypatch, capsys):
+    """After a resume at the epoch's second-last batch, the next epoch counts from its first."""
+    monkeypatch.setattr(training, "PATIENCE", 0.0)
+    there = mock.Mock(num_training_batches=20, max_epochs=3, current_epoch=1)
+    lines = ProgressLines()
+    lines.on_train_batch_end(there, None, None, None, 1)
+    lines.on_train_epoch_start(there, None)
+    for number in range(3):
+        lines.on_train_batch_end(there, None, None, None, number)
+    (said,) = capsys.readouterr().out.splitlines()
+    assert re.match(r"an epoch takes about \d", said)
+
+
+def test_each_fit_has_its_own_forecast(monkeypatch, capsys):
+    monkeypatch.setattr(training, "PATIENCE", 0.0)
+    lines = ProgressLines()
+    for _ in range(2):
+        fit(classifier(), 1, digits(eval_batch_size=100), callbacks=[lines], num_sanity_val_steps=-1)
+        assert capsys.readouterr().out.count("the evaluation before training takes about") == 1
+
+
 def test_batches_of_an_unknown_number_have_no_forecast(monkeypatch):
     monkeypatch.setattr(training, "PATIENCE", -1.0)
     forecast = training._Forecast()

@@ -238,6 +238,10 @@ def test_a_block_without_a_step_is_measured_once(tmp_path):
     with skipscope.watch(small_net(), probe(), folder=tmp_path / "run", measures=[one]):
         pass
     assert len(calls) == 1
+    late = Scalar("late", lambda context: 1.0, at_start=False)
+    with skipscope.watch(small_net(), probe(), folder=tmp_path / "late", measures=[late]):
+        pass
+    assert skipscope.open_run(tmp_path / "late").log().query("name == 'late'")["step"].tolist() == [0]
 
 
 def test_own_numbers_are_at_the_step_that_was_made(tmp_path):

@@ -375,12 +375,12 @@ def test_fig_2_of_one_epoch_of_one_seed(leave, made):
 
 
 def cushion_medians(depth: int, gap: float, branch_gap: float, gap_in_both: float = 0.0):
-    """Median cushions, and how much larger those of residual layers are under each reading."""
+    """Median cushions, and how much larger those of residual layers with a skip are under each reading."""
     gaps = {"median": gap, "median_transferred": gap_in_both, "median_branch": branch_gap}
 
     def numbers(arm: str, seed: int, epoch: int) -> dict[str, float]:
         return {
-            f"cushion/layer{layer:02d}/{key}": 0.2 + (more if arm == "residual" and layer > 1 else 0)
+            f"cushion/layer{layer:02d}/{key}": 0.2 + (more if arm == "residual" and 1 < layer < depth else 0)
             for layer in range(1, depth + 1)
             for key, more in gaps.items()
         }
@@ -388,12 +388,17 @@ def cushion_medians(depth: int, gap: float, branch_gap: float, gap_in_both: floa
     return numbers
 
 
-def test_fig_3_true_under_one_reading_only_is_an_artefact(leave, made):
+def test_fig_3_true_under_one_reading_only_is_an_artefact(leave, made, tmp_path):
     for depth in (20, 32):
         leave(SEED_RUNS[f"depth{depth}"], cushion_medians(depth, 1.0, -0.1))
-    verdicts = made("fig-3")
+    verdicts = made("fig-3", files=True)
     assert set(verdicts.values()) == {Verdict.ARTEFACT}
     assert len(verdicts) == 4
+    table = table_of(tmp_path, "fig-3")
+    counts = table[table["quantity"] == "layers where the residual median is not larger, depth 20"]["ours"].astype(
+        float
+    )
+    assert counts.tolist() == [2, 20, 20, 1]  # the first and the fully connected one; all; all; of these the last
 
 
 def test_interlayer_in_batch_of_one_only(leave, made):
@@ -404,7 +409,8 @@ def test_interlayer_in_batch_of_one_only(leave, made):
         return found | {"interlayer_batch1/block05/std_hw": spread * hw, "interlayer/block05/std_hw": 0.3}
 
     leave(FULL, numbers)
-    assert set(made("interlayer").values()) == {Verdict.ARTEFACT}
+    found = made("interlayer")
+    assert set(found.values()) == {Verdict.ARTEFACT} and len(found) == 5
 
 
 def test_interlayer_cushions_are_judged_at_each_epoch_that_is_over(leave, made):

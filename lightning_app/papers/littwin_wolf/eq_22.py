@@ -23,7 +23,7 @@ from lightning_app.papers.verdicts import Basis, Claim, Class, Sample, Varies
 from lightning_app.plots import figures
 
 HALF_NORMAL = 1 / (1 - 1 / math.pi)  # E relu(z)^2 / var relu(z) of a centred normal z
-WIDTHS = (20, 200)  # the experiments'; one in which the units of a layer have nearly equal variance, as the text asks
+WIDTHS = (20, 200)  # the experiments', and wider ones
 KINDS = {  # name -> (centred, random signs, equal units, words)
     "deviation-equal": (True, False, True, "σ mean standard deviation, units of equal σ (the text)"),
     "deviation": (True, False, False, "σ mean standard deviation"),
@@ -56,7 +56,7 @@ def moments(
             block.norm.momentum = 1.0  # remember this batch's sigma
             if signs:
                 block.norm.weight.copy_(torch.randint(2, (width,)) * 2 - 1)
-            if equal:
+            if equal:  # as if the rows of the block's matrix were scaled
                 active = block.linear(here).relu()
                 sizes = active.std(0, correction=0) if centred else active.square().mean(0).sqrt()
                 block.norm.weight.mul_((sizes.mean() / sizes).nan_to_num(posinf=0.0))  # 0 for a dead unit
@@ -148,9 +148,9 @@ EQ_22 = Artefact(
     f"Nets of Eq. 22 at initialisation, ten layers, weights N(0, 1/n), {SAMPLES:,} normal inputs in 50 dimensions, {SEEDS} "
     "seeds; E is the mean over samples and units. σ_l is the mean over units of their standard deviations, as the text says, or "
     "of their root mean squares. Branches of random sign take the cross term 2 E N relu / σ away; units of equal σ are what the "
-    "text provides for. Under root mean squares, random signs and equal units the recursion holds, but the text has standard "
-    "deviations and λ = 1. Changed after a look (2026-11-27): what the text says is judged; before, it was not among the "
-    "readings, and the first row depended on them.",
+    "text provides for: rows of their matrices are scaled. Under root mean squares, random signs and equal units the recursion "
+    "holds, but the text has standard deviations and λ = 1. Changed after a look (2026-11-27): what the text says is judged; "
+    "before, it was not among the readings, and the first row depended on them.",
     draw_eq_22,
     computations=(MOMENTS,),
     about=Class.INITIALISATION,

@@ -56,7 +56,7 @@ def cushions(nets: Nets) -> Iterator[Found]:
                 float(EXCEPTIONS),
                 test,
                 counts,
-                noted("the fully connected layer is one of them", _exceptions(last)),
+                noted("of these, the fully connected layer", _exceptions(last)),
                 about=Class.TRAINED,
                 ratio=True,
             ),
@@ -91,7 +91,7 @@ FIG_3 = Artefact(
     all_of(cushions),
     "Per-sample cushion ‖A x‖ / (‖A‖ ‖x‖) on 1,000 training images, bias excluded, ‖A‖ the Frobenius norm of the "
     "kernel; three readings of A in a residual layer side by side. All convolutions, the first included, and the fully connected "
-    "layer, which was left out before 2026-11-27: it has no skip, and is the exception at reduced scale. " + TRAINING,
+    "layer, which has no skip and was left out before 2026-11-27. " + TRAINING,
     draw_fig_3,
     runs=(SEED_RUNS["depth20"], SEED_RUNS["depth32"]),
 )
