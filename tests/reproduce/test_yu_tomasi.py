@@ -33,6 +33,7 @@ from lightning_app.papers.yu_tomasi.table_3_fig_7 import TABLE_3_IN_PRINT as TAB
 from lightning_app.reproduce.evidence import Reproduction
 from lightning_app.reproduce.registration import NOWHERE
 from lightning_app.statistics.paired import paired
+from tests.reproduce.conftest import BY_PRINT, SEPARATED
 
 COUNT_32 = 461_232  # convolution weights at depth 32
 
@@ -100,10 +101,6 @@ def test_the_closed_form_against_many_draws():
     assert len(weights) == COUNT_32
     assert abs(np.mean(draws) - expected) < 4 * sd / math.sqrt(40)
     assert 0.6 < np.std(draws) / sd < 1.5
-
-
-SEPARATED = "share of the expected ||t_0 - p_0||² that is of the 1 in the ID entries, fan-in"
-BY_PRINT = "||t_200 - t_0|| / ||t_0 - p_0||, arithmetic on the paper's own Table 3"
 
 
 def test_the_norms_of_the_print_are_those_of_the_drawn_nets():
