@@ -180,9 +180,9 @@ def draw_dynamics(results: Results) -> figures.Figure:
     """Epochs to the gap by depth: at one small rate, and at each net's fastest."""
     figure, (grid,) = figures.canvas(1, 2, sharey=True)
     there = results.computed(TIMES)
-    fast = partial(fastest, never=EPOCHS)
+    numbers: list[Callable[[Arrays], np.ndarray]] = [at_rate, partial(fastest, never=EPOCHS)]
     titles = f"rate {SLOW:g}", f"each net's fastest rate; never: {EPOCHS}"
-    for axes, number, title in zip(grid, (at_rate, fast), titles):
+    for axes, number, title in zip(grid, numbers, titles):
         for net in NETS:
             found = {depth: there[piece] for depth in DEPTHS if (piece := f"{net.name}-{depth:02d}") in there}
             values = np.stack([number(arrays) for arrays in found.values()], axis=1) if found else np.empty(0)
