@@ -85,7 +85,7 @@ BRIEF = {
         "Risk and error of a checkpoint on every split that the configuration evaluates. Nothing is written.",
         """\
   python main.py validate --config configs/res20.yaml --ckpt_path last
-  python main.py validate --config configs/res20.yaml --ckpt_path runs/cifar10/res20/checkpoints/last.ckpt
+  python main.py validate --ckpt_path runs/cifar10/res20/checkpoints/last.ckpt      net and data are those of its run
 """,
         DATA + NET + CHECKPOINT + MACHINE,
     ),
@@ -93,6 +93,7 @@ BRIEF = {
         "Risk and error of a checkpoint on the test set alone. Nothing is written.",
         """\
   python main.py test --config configs/res20.yaml --ckpt_path last
+  python main.py test --ckpt_path runs/cifar10/res20/checkpoints/last.ckpt          net and data are those of its run
   python main.py test --config configs/pln20.yaml --ckpt_path plain.ckpt            written by `transfer`
 """,
         DATA + NET + CHECKPOINT + MACHINE,

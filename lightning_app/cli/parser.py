@@ -29,7 +29,8 @@ from lightning_app.common.safe_io import read_yaml
 from lightning_app.runs.folder import CHECKPOINTS, CONFIG
 
 CONFIG_OPTIONS = ("--config", "-c")
-FROM_RUN = ("model", "data")  # what `measure` takes whole from a run's configuration
+FROM_RUN = ("model", "data")  # what those that look at a checkpoint take whole from its run's configuration
+LOOKING = ("validate", "test", "measure")  # at a checkpoint
 UNKNOWN_KEY = re.compile(
     r"unrecognized arguments: --([\w.]+)|[Oo]ption '([\w.]+)' is not accepted|option '([\w.]+)'|Key '([\w.]+)'"
 )
@@ -282,8 +283,8 @@ def prescan(argv: Sequence[str]) -> tuple[list[str], bool]:
         argv: command and its options.
 
     Raises:
-        UserError: for a configuration file that is no YAML, and for a checkpoint to measure of which nothing says which net is in
-            it.
+        UserError: for a configuration file that is no YAML, and for a checkpoint to look at of which nothing says which net is
+            in it.
     """
     command, *words = argv
     options = [
@@ -296,9 +297,10 @@ def prescan(argv: Sequence[str]) -> tuple[list[str], bool]:
         option.name == "--model" or option.name.startswith("--model.") for option in options
     )
     checkpoints = [option.value for option in options if option.name == "--ckpt_path"]
-    own = command == "measure" and not names_net and checkpoints and Path(checkpoints[-1] or "").is_file()
+    own = command in LOOKING and not names_net and checkpoints and Path(checkpoints[-1] or "").is_file()
     if own:  # what is no file is reported as for every command
-        options.insert(0, Option("--config", yaml.safe_dump(_of_run(Path(checkpoints[-1] or "")), sort_keys=False)))
+        config = _of_run(Path(checkpoints[-1] or ""), measures=command == "measure")
+        options.insert(0, Option("--config", yaml.safe_dump(config, sort_keys=False)))
     return [command, *(word for option in _with_class_paths(options) for word in option.words())], bool(own)
 
 
@@ -319,8 +321,8 @@ def _options(words: Sequence[str]) -> list[Option]:
     return found
 
 
-def _of_run(checkpoint: Path) -> Mapping[str, Any]:
-    """Net, data and precision of the run that a checkpoint lies in, and its measures' options."""
+def _of_run(checkpoint: Path, measures: bool) -> Mapping[str, Any]:
+    """Net, data and precision of the run that a checkpoint lies in, and, if asked for, its measures' options."""
     config = checkpoint.parent.parent / CONFIG
     if checkpoint.parent.name != CHECKPOINTS or not config.is_file():
         raise UserError(
@@ -330,7 +332,7 @@ def _of_run(checkpoint: Path) -> Mapping[str, Any]:
     own = read_yaml(config)
     kept = {key: own[key] for key in FROM_RUN if key in own}
     trainer = own["trainer"] if isinstance(own.get("trainer"), dict) else {}
-    kept["trainer"] = {"callbacks": _measures(trainer.get("callbacks"))}
+    kept["trainer"] = {"callbacks": _measures(trainer.get("callbacks")) if measures else []}
     if trainer.get("precision"):
         kept["trainer"]["precision"] = trainer["precision"]
     return kept

@@ -124,8 +124,8 @@ class TrainingCLI(LightningCLI):
         if subcommand != self.command:
             return Parser()  # finding all options of a command takes a quarter of a second
         parser = super()._prepare_subcommand_parser(klass, subcommand, **kwargs)
-        if subcommand in ("fit", "measure"):
-            parser.add_argument("--strict", action="store_true", help=STRICT)
+        # The others know it because a run's own configuration has it.
+        parser.add_argument("--strict", action="store_true", help=STRICT)
         return parser
 
     @override

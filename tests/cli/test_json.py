@@ -40,10 +40,24 @@ def test_fit_gives_the_last_numbers_of_the_log(fitted):
         }
 
 
+RUN = "runs/digits/quickstart"
+CHECKPOINT = ("--ckpt_path", f"{RUN}/checkpoints/last.ckpt")
+
+
 @pytest.mark.slow
-def test_validate_gives_what_fit_gave(fitted):
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("validate", *TINY[1:], "--trainer.logger", "[]", "--ckpt_path", "last"),
+        ("validate", *CHECKPOINT),  # net and data of its run
+        ("test", *CHECKPOINT),
+        ("test", "--config", f"{RUN}/config.yaml", *CHECKPOINT),  # with options that are those of a fit
+    ],
+    ids=" ".join,
+)
+def test_validate_gives_what_fit_gave(fitted, words):
     cwd, found = fitted
-    done = command("validate", *TINY[1:], "--trainer.logger", "[]", "--ckpt_path", "last", "--json", cwd=cwd)
+    done = command(*words, "--json", cwd=cwd)
     assert done.returncode == 0, done.stderr
     again = json.loads(done.stdout)["nets"]
     for net in ("plain", "residual"):

@@ -208,6 +208,11 @@ def test_a_checkpoint_brings_its_runs_net_and_data(tmp_path):
     assert [given["samples"] for name, given in options if name == "InterlayerCushion"] == [1, 2, 3]
     assert ("NoiseStability", {"samples": 8, "draws": 1}) in options
     assert list(yaml.safe_load(own)["model"]["arms"]) == ["residual", "plain"]  # the checkpoint's order of members
+    for looking in ("validate", "test"):  # which measure nothing
+        (_, _, own, *_), from_run = prescan([looking, "--ckpt_path", checkpoint])
+        assert from_run
+        assert yaml.safe_load(own) == {**config, "trainer": {"precision": "64-true", "callbacks": []}}
+    assert prescan(["fit", "--ckpt_path", checkpoint]) == (["fit", "--ckpt_path", checkpoint], False)
     named = ["measure", "--ckpt_path", checkpoint, "--model.net", "SimplifiedNet"]
     assert prescan(named) == (named, False)
     (tmp_path / "net.yaml").write_text("model: {seeds: 1}\n")
