@@ -299,6 +299,16 @@ def test_too_few_seeds_are_not_tested_and_those_of_several_runs_add_up(leave, ma
     assert made("table-1")["L, plain, depth 20"] == Verdict.REPRODUCED
 
 
+def test_a_seed_that_is_not_done_is_in_no_mean_of_those_that_are(leave, made, tmp_path):
+    leave(SEED_RUNS["depth20"], table_1_numbers(20), seeds=(0, 1))
+    early = {"finished": False, "epochs": (0, 1)}
+    worse = lambda arm, seed, epoch: {key: 9.0 for key in table_1_numbers(20)(arm, seed, epoch)}  # noqa: E731
+    leave(SEED_RUNS["depth20"], worse, seeds=(2,), name="depth20~2", **early)
+    assert made("table-1", files=True)["L, plain, depth 20"] == Verdict.NOT_TESTED
+    (row,) = table_of(tmp_path, "table-1").query("quantity == 'L, plain, depth 20'").itertuples()
+    assert float(row.ours) < 1 and row.why == "2 of 3 seeds"
+
+
 def table_3_numbers():
     def numbers(arm: str, seed: int, epoch: int) -> dict[str, float]:
         family = "weight_mass" if arm == "plain" else "weight_mass_transferred"
