@@ -261,7 +261,7 @@ class Watch:
         self._before_step()
 
     def _end(self) -> None:
-        """What was not measured after the last step is measured now."""
+        """What was not measured after the last step is measured now; without a step, what was not measured at the start."""
         done = self._loop.global_step
         for one in self.measures:
             if (done or not one.at_start) and not one.due_after(done) and done != self._loop.max_steps:

@@ -100,7 +100,7 @@ class Results:
         lines = [net.series(name) for net in self.nets(run, arm)]
         done = [line for line in lines if len(line) and line.index[-1] >= self.epochs(run)]
         if 0 < len(done) < len(lines):
-            return self._sample([line.iloc[-1] for line in done], f"{len(done)} of {len(self.plans[run].seeds)} seeds")
+            return self._sample([line.iloc[-1] for line in done], self._few_seeds(run, len(done)))
         last = min((int(line.index[-1]) for line in lines if len(line)), default=0)
         missing = "" if last >= self.epochs(run) else f"epoch {last} of {self.epochs(run)}"
         values = [line.iloc[-1] if len(line) else None for line in lines]
@@ -126,7 +126,7 @@ class Results:
         known = [value for value in values if value is not None]
         if not values or len(known) < len(values):
             return Sample(missing=lost if values else f"no run of {run}")
-        return self._sample(known, missing or self._few_seeds(run, arm))
+        return self._sample(known, missing or self._few_seeds(run, len(values)))
 
     def known(self, *values: float) -> Sample:
         """Numbers taken from these runs in some other way."""
@@ -201,10 +201,12 @@ class Results:
             return f"no run of {run}"
         if last < self.epochs(run):
             return self._marked(f"epoch {last} of {self.epochs(run)}")
-        return self._marked(next(filter(None, (self._few_seeds(run, arm) for arm in self.plans[run].arms)), ""))
+        return self._marked(
+            next(filter(None, (self._few_seeds(run, len(self.nets(run, arm))) for arm in self.plans[run].arms)), "")
+        )
 
-    def _few_seeds(self, run: str, arm: str) -> str:
-        have, want = len(self.nets(run, arm)), len(self.plans[run].seeds)
+    def _few_seeds(self, run: str, have: int) -> str:
+        want = len(self.plans[run].seeds)
         return f"{have} of {want} seeds" if have < want else ""
 
     def _sample(self, values: Sequence[float], missing: str) -> Sample:

@@ -144,7 +144,8 @@ def _faster(results: Results, other: Net) -> Claim:
     quantity = f"log10 of epochs to a gap of {GAP:g} at each net's fastest rate, {other.name} minus 2-shortcut"
     readings = {f"depth {depth}": _log_ratio(results, other, SHORTCUT_2, depth, slow=False) for depth in DEPTHS}
     never = results.of(TIMES, _never, *(f"{other.name}-{depth:02d}" for depth in DEPTHS))
-    words = f"depths {', '.join(map(str, DEPTHS))}: seeds of {other.name} that never do, which makes the difference a least one"
+    depths = ", ".join(map(str, DEPTHS))
+    words = f"seeds of {other.name} that never reach the gap, at depths {depths}; with any, the difference is larger"
     found = tested(
         quantity,
         "fast learning in deep networks",
@@ -155,11 +156,11 @@ def _faster(results: Results, other: Net) -> Claim:
         ratio=True,
         varies=Varies.SETTING,
     )
-    return replace(found, test=f"{found.test}, where seeds that never do count as if they did after {EPOCHS} epochs")
+    return replace(found, test=f"{found.test}, where seeds that never reach the gap count {EPOCHS} epochs")
 
 
 def _never(*arrays: Arrays) -> list[int]:
-    """How many seeds of each do not come down at the rate that `fastest` takes."""
+    """How many seeds of each do not reach the gap at the rate that `fastest` takes."""
     return [int((fastest(each, never=EPOCHS) == EPOCHS).sum()) for each in arrays]
 
 

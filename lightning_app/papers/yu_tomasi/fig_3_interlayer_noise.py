@@ -46,21 +46,12 @@ def cushions(nets: Nets) -> Iterator[Found]:
             test = above(1, each=True)
             yield pair.label, tested(quantity, "to the right", test, ratios, about=Class.TRAINED, ratio=True)
         counts = {words: _exceptions([*of.values()]) for words, of in medians.items()}
-        last = [of[layers[-1]] for of in medians.values()][:1]  # it has no skip: all readings are the same
+        fully_connected = next(iter(medians.values()))[layers[-1]]  # it has no skip: all readings are the same
+        beside = noted("of these, the fully connected layer", _exceptions([fully_connected]))
         test = at_most(EXCEPTIONS, note="on average over seeds")
         quantity = f"layers where the residual median is not larger, depth {pair.depth}"
-        yield (
-            pair.label,
-            tested(
-                quantity,
-                float(EXCEPTIONS),
-                test,
-                counts,
-                noted("of these, the fully connected layer", _exceptions(last)),
-                about=Class.TRAINED,
-                ratio=True,
-            ),
-        )
+        more: dict[str, Any] = {"about": Class.TRAINED, "ratio": True}
+        yield pair.label, tested(quantity, float(EXCEPTIONS), test, counts, beside, **more)
 
 
 def _exceptions(medians: Sequence[tuple[Sample, Sample]]) -> Sample:
