@@ -1,4 +1,4 @@
-"""SkipScope's Lightning callbacks: thin, one a family. Each decides when, on which data and under which name to measure."""
+"""SkipScope's Lightning callbacks: thin, one per family. Each decides when, on which data and under which name to measure."""
 
 from typing import TYPE_CHECKING
 

@@ -37,20 +37,20 @@ class BnLambda(StatefulMeasure):
         | key | unit | meaning |
         |---|---|---|
         | ``bn_lambda/layer07/l2`` | 1 | ‖λ‖₂ of the normalisation after that layer |
-        | ``bn_lambda/layer07/mean_abs`` | 1 | mean of its entries' sizes |
+        | ``bn_lambda/layer07/mean_abs`` | 1 | mean absolute value of its entries |
         | ``bn_lambda/layer07/negative`` | entries | below 0 |
         | ``bn_lambda/layer07/sign_changes`` | entries | whose sign differs from the last measurement's; 0 at the first |
         | ``bn_lambda/layer07/absorbable`` | 0 or 1 | 1 where the layer before can absorb it |
         | ``bn_lambda/layer07/values`` | 1 | λ itself: array (channels,) |
-        | ``bn_lambda/layer07/scale`` | 1 | mean size of s_d, where there are running statistics |
+        | ``bn_lambda/layer07/scale`` | 1 | mean absolute value of s_d, where there are running statistics |
         | ``bn_lambda/l2``, ``bn_lambda/mean_abs``, ``bn_lambda/scale`` | 1 | means over layers |
         | ``bn_lambda/negative``, ``bn_lambda/sign_changes`` | entries | sums over layers |
         | ``bn_lambda/layers``, ``bn_lambda/absorbable`` | layers | how many have a λ; how many of them can be absorbed |
-        | ``weight_norm[_<norm>]/layer07/own`` | weights | norm of the layer's weights |
-        | ``weight_norm[_<norm>]/layer07/absorbed`` | weights | with the normalisation after it absorbed, where possible |
-        | ``weight_norm[_<norm>]/own`` | weights | mean over convolutions; over all layers where most are none |
-        | ``weight_norm[_<norm>]/absorbed`` | weights | the same mean, of absorbed norms |
-        | ``weight_norm[_<norm>]/total`` | weights | of all layers' weights together, a shared one once |
+        | ``weight_norm[_<norm>]/layer07/own`` | 1 | norm of the layer's weights |
+        | ``weight_norm[_<norm>]/layer07/absorbed`` | 1 | with the normalisation after it absorbed, where possible |
+        | ``weight_norm[_<norm>]/own`` | 1 | mean over convolutions; over all layers where most are not convolutions |
+        | ``weight_norm[_<norm>]/absorbed`` | 1 | the same mean, of absorbed norms |
+        | ``weight_norm[_<norm>]/total`` | 1 | of all layers' weights together, a shared one once |
         | ``cost/bn_lambda[_<norm>]`` | s | what measuring all nets took |
 
         "layer07" is the layer that ran last before the normalisation; a second one after it is "layer07_2", one before
@@ -82,7 +82,8 @@ class BnLambda(StatefulMeasure):
     Source:
         Littwin & Wolf (2016), sections 4.1 and 4.2, Figs. 1d, 1e, 2 and 3; e-lab's BN-absorber.
 
-    When it measures: the arguments of `EpochCallback`.
+    When it measures: ``every_n_epochs`` (1; the last epoch always), ``at_start`` (True: before the first step) and
+    ``every_n_steps`` (None; a number of steps, or "powers_of_2"), the arguments of `EpochCallback`.
 
     Args:
         norm: of the weights, "frobenius"; "rms" and "filter" (mean norm of an output channel's weights) have keys

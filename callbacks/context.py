@@ -20,7 +20,7 @@ from lightning_app.measures.curvature.hessian import MEMORY
 log = logging.getLogger(__name__)
 _warn_once = cache(log.warning)
 
-Batch = tuple[Any, Tensor]  # inputs, a tensor (B, ...) or `Inputs`, and labels (B, ...)
+Batch = tuple[Tensor | Inputs, Tensor]  # inputs and labels, (B, ...)
 State = dict[str, dict[str, Any]]  # key -> name of a net -> what is kept
 
 RECALIBRATION = 256  # samples whose statistics a normalisation gets that has seen none
@@ -41,16 +41,17 @@ class MeasureContext:
             is measured.
         probe: batches of fixed samples, pairs (inputs, labels) or dicts with ``labels``, see `pair_of`. Iterated anew whenever
             samples are requested.
-        loss: (outputs, labels) -> mean loss of a batch, without penalty, with `outputs_of` what the net returns. Without one it
-            is the loss that the net returns where its ``forward`` takes ``labels``, else cross-entropy.
+        loss: (outputs, labels) -> mean loss of a batch, without penalty. Outputs are one tensor, picked by `outputs_of` from
+            what the net returns. By default the loss that the net itself returns, where its ``forward`` takes ``labels``, else
+            the cross-entropy in nats.
         name: of the net, different for each net of a run.
-        epoch: completed epochs; within one with a fraction.
+        epoch: completed epochs, 2.25 after a quarter of the third.
         arm: the net's architecture in a bank of nets.
         seed: the net's seed in a bank of nets.
         others: arm -> name of the net of the same seed, for the bank's other arms.
 
     Attributes:
-        max_batch: at most so many samples may be in memory together, since more ran out of it; None: no limit is known.
+        max_batch: the most samples in memory at once, set after memory ran out; None: no limit is known.
         largest: samples in the largest batch that was handed out.
         state: what a `StatefulMeasure` keeps; None for a measure that keeps nothing.
     """
@@ -83,12 +84,12 @@ class MeasureContext:
         """All probe samples on the net's device and in its precision, at most `max_batch` at a time.
 
         Raises:
-            UserError: for a batch that is nothing of this, or a net without parameters.
+            UserError: when iterated over, for a batch that `pair_of` does not take, or a net without parameters.
         """
         return self._in_pieces(self._moved())
 
     def samples(self, count: int) -> list[Batch]:
-        """So many of the probe samples, evenly spread over them, since a data set may be sorted by class.
+        """``count`` probe samples (all if there are fewer), evenly spread, since a data set may be sorted by class.
 
         In batches as large as the probe's, as far as shapes allow: six samples of each of its batches by themselves would
         take a Hessian 1.3 times as long.
@@ -144,10 +145,15 @@ class MeasureContext:
         return MEMORY if self.max_batch is None else 0
 
     def keep(self, key: str, value: Any) -> None:
-        """Keep tensors or plain Python values of this net, also in checkpoints; it replaces what was kept as ``key``."""
+        """Keep tensors or plain Python values of this net, also in checkpoints; it replaces what was kept as ``key``.
+
+        Raises:
+            TypeError: in a measure that is not a `StatefulMeasure`.
+        """
         if self.state is None:
             raise TypeError(
-                "only a StatefulMeasure keeps something from one measurement to the next: derive yours from it."
+                "only a StatefulMeasure keeps something from one measurement to the next: derive yours from "
+                "skipscope.callbacks.StatefulMeasure."
             )
         self.state.setdefault(key, {})[self.name] = value
 

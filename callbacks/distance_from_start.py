@@ -21,8 +21,8 @@ class DistanceFromStart(StatefulMeasure):
     Keys:
         | key | unit | meaning |
         |---|---|---|
-        | ``travel/distance`` | weights | from the net's own start |
-        | ``travel/from_start_of/<arm>`` | weights | from the other arm's start, if it has as many weights |
+        | ``travel/distance`` | 1 | from the net's own start |
+        | ``travel/from_start_of/<arm>`` | 1 | from the other arm's start, if it has as many weights |
         | ``cost/travel`` | s | what measuring all nets took |
 
     Reading:
@@ -44,7 +44,8 @@ class DistanceFromStart(StatefulMeasure):
     Source:
         Yu & Tomasi (2019), section 4.2 and SM C, Fig. 7.
 
-    When it measures: the arguments of `EpochCallback`.
+    When it measures: ``every_n_epochs`` (1; the last epoch always), ``at_start`` (True: before the first step) and
+    ``every_n_steps`` (None; a number of steps, or "powers_of_2"), the arguments of `EpochCallback`.
     """
 
     family = "travel"

@@ -31,7 +31,7 @@ class DrivingForce(StatefulMeasure):
         | ``drive/scale/<field>`` | below | the same of `Force` and `Comparison` for C |
         | ``drive/positive`` | share | of normalisations with ``second_order`` > 0: λ is driven away from 0 |
         | ``drive/positive_first`` | share | of normalisations with ``first_order`` > 0 |
-        | ``drive/agrees`` | share | of normalisations whose ``second_order`` had the sign of what came |
+        | ``drive/agrees`` | share | of normalisations whose ``second_order`` had the sign of the observed change |
         | ``drive/agrees_first`` | share | of normalisations whose ``first_order`` had it |
         | ``cost/drive`` | s | what measuring all nets took |
 
@@ -55,10 +55,11 @@ class DrivingForce(StatefulMeasure):
     Source:
         Littwin & Wolf (2016), section 4.2, Theorems 3 and 4.
 
-    When it measures: the arguments of `EpochCallback`.
+    When it measures: ``every_n_epochs`` (1; the last epoch always), ``at_start`` (True: before the first step) and
+    ``every_n_steps`` (None; a number of steps, or "powers_of_2"), the arguments of `EpochCallback`.
 
     Args:
-        samples: so many of the probe, evenly spread over it.
+        samples: how many probe samples to use, evenly spread over the probe; all if it has fewer.
         double: in float64; otherwise in the precision of the weights.
     """
 

@@ -69,11 +69,12 @@ class EffectiveDepth(Measure):
         Littwin & Wolf (2016), section 3, whose weights ε_r are a model of this; Veit et al. (2016) for the ensemble
         view. The exact resolution by length is ours.
 
-    When it measures: the arguments of `EpochCallback`.
+    When it measures: ``every_n_epochs`` (1; the last epoch always), ``at_start`` (True: before the first step) and
+    ``every_n_steps`` (None; a number of steps, or "powers_of_2"), the arguments of `EpochCallback`.
 
     Args:
-        samples: so many of the probe, evenly spread over it.
-        gradient_samples: so many of these for d_grad: one costs as much as five others.
+        samples: how many probe samples to use, evenly spread over the probe; all if it has fewer.
+        gradient_samples: how many of these for d_grad, where one costs as much as five for d_eff.
     """
 
     family = "depth"

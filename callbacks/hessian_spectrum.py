@@ -77,22 +77,26 @@ class HessianSpectrum(Measure):
         Li et al. (2016), sections 4.2 and 5, appendix B for the 10th percentile; Lanczos quadrature as in Ghorbani et
         al. (2019), found eigenpairs apart as in Hutch++ (Meyer et al. 2021).
 
-    When it measures: the arguments of `EpochCallback`.
+    When it measures: ``every_n_epochs`` (1; the last epoch always), ``at_start`` (True: before the first step) and
+    ``every_n_steps`` (None; a number of steps, or "powers_of_2"), the arguments of `EpochCallback`.
 
     Args:
-        samples: so many of the probe, evenly spread over it.
-        k: eigenvalues at either end.
-        steps: products of the run that finds the ends.
+        samples: how many probe samples to use, evenly spread over the probe; all if it has fewer.
+        k: eigenvalues at either end, at least 1.
+        steps: products of the run that finds the ends, at least 3.
         probes: further runs that sample density, trace and norm of what is left; 0: the first run serves for both.
-        probe_steps: products of each.
-        tolerance: an eigenpair has converged when its residual is at most so much of its eigenvalue.
+        probe_steps: products of each, at least 3.
+        tolerance: above 0 and below 1; an eigenpair has converged when its residual is at most tolerance · |eigenvalue|.
         parts: also of each layer, of the ID entries and of the rest; each costs as many products as the whole.
         exact: nets with at most so many parameters get all eigenvalues, in float64.
         double: in float64; otherwise in the precision of the weights, float32 or float64.
         seed: of the random starts.
         prefix: of the keys, so that a light spectrum every epoch and a full one now and then have their own.
-        matrix: instead of the Hessian "gauss_newton" or "empirical_fisher", of a cross-entropy, by curvlinops' products; the
-            prefix is then this name.
+        matrix: "hessian", "gauss_newton" or "empirical_fisher". The last two need a cross-entropy and the package curvlinops,
+            and have no ``parts`` and no ``exact``. Unless ``prefix`` is set, it is then this name.
+
+    Raises:
+        UserError: for an argument outside its range.
     """
 
     family = "hessian"
@@ -121,10 +125,10 @@ class HessianSpectrum(Measure):
         self.parts = parts
         self.exact = at_least(0, "HessianSpectrum", exact=exact)
         self.double = double
-        if matrix not in get_args(Matrix) or (parts and matrix != "hessian"):
-            raise UserError(
-                f"matrix of HessianSpectrum is {' or '.join(get_args(Matrix))}, the last two without parts, got {matrix}."
-            )
+        if matrix not in get_args(Matrix):
+            raise UserError(f"matrix of HessianSpectrum must be one of {', '.join(get_args(Matrix))}, got '{matrix}'.")
+        if parts and matrix != "hessian":
+            raise UserError(f"parts of HessianSpectrum need the matrix 'hessian', got '{matrix}': set parts to false.")
         self.matrix = matrix
         self.prefix = self.family = matrix if prefix == "hessian" else prefix
 

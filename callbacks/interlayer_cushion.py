@@ -57,17 +57,21 @@ class InterlayerCushion(Measure):
     Source:
         Yu & Tomasi (2019), section 5; Arora et al. (2018), section 4 (interlayer cushion: ``minimum``) and 5.
 
-    When it measures: the arguments of `EpochCallback`.
+    When it measures: ``every_n_epochs`` (1; the last epoch always), ``at_start`` (True: before the first step) and
+    ``every_n_steps`` (None; a number of steps, or "powers_of_2"), the arguments of `EpochCallback`.
 
     Args:
         blocks: names as in the keys, spans like "block03-block05", or names of modules; None for every block of each
             net, with "batch1" for those that have a BatchNorm.
-        samples: at most so many probe samples.
-        probes: random vectors a sample for ‖J‖_F: 4 for means over samples, 16 for their distribution. None: exact,
+        samples: how many probe samples to use at most.
+        probes: random vectors per sample for ‖J‖_F: 4 for means over samples, 16 for their distribution. None: exact,
             feasible for some hundred samples of nets whose blocks describe themselves.
         bn_modes: "eval", "batch1", or a list of both.
         before_relu: leave out the ReLU at a block's end.
         half: multiply the probes in bfloat16: twice as fast on processors that have it, slower on others.
+
+    Raises:
+        UserError: for an argument outside its range.
     """
 
     family = "interlayer"

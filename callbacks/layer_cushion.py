@@ -43,8 +43,9 @@ class LayerCushion(Measure):
         initialisation a plain layer with C input channels has about 1/√C, whatever the scale of its weights (layer 10
         of depth 20, C = 32: 0.177), a residual one about 3 in the paper's reading, because its ‖W‖
         is small. Layer 10 after 6 epochs of CIFAR-10, plain against residual: 0.221 and 0.739 in the paper's reading,
-        0.221 and 0.207 with the identity in both, 0.221 and 0.449 with it in neither: the order of the nets hangs on
-        the reading. ``operator`` cushions are about √(H W) smaller and at most 1.
+        0.221 and 0.207 with the identity in both, 0.221 and 0.449 with it in neither: the order of the nets depends
+        on the reading. ``operator`` cushions are about √(H W) smaller, and at most 1 with the identity in both or in neither;
+        in the paper's reading those of a residual layer have no upper bound.
 
     Cost:
         One forward pass over the probe samples: compiled, a tenth more than an evaluation of the same images;
@@ -66,7 +67,8 @@ class LayerCushion(Measure):
         Yu & Tomasi (2019), section 5 and Fig. 3; Arora et al. (2018), section 4, where the layer cushion is
         ``minimum``.
 
-    When it measures: the arguments of `EpochCallback`.
+    When it measures: ``every_n_epochs`` (1; the last epoch always), ``at_start`` (True: before the first step) and
+    ``every_n_steps`` (None; a number of steps, or "powers_of_2"), the arguments of `EpochCallback`.
 
     Args:
         compile: one compiled graph for the pass: pays on a large probe or with many epochs.

@@ -190,8 +190,8 @@ def _sum(key: str, parts: Sequence[Histogram]) -> Histogram | None:
     first = parts[0]
     if not all(torch.equal(part.edges, first.edges) for part in parts):
         _warn_once(
-            f"'{key}' has histograms of several seeds with different edges: trackers leave them out, the run folder has "
-            "them all. Edges that do not follow the data can be added up."
+            f"W&B and TensorBoard get no histogram '{key}': its seeds have different bins, whose counts cannot be added. The "
+            "run folder has each. Give the measure fixed bins to see it there."
         )
         return None
     return Histogram.total(parts, first.edges)

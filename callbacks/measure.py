@@ -71,7 +71,7 @@ class EpochCallback(LoggingCallback, ABC):
         self.forget_run()
 
     def forget_run(self) -> None:
-        """What was said and written of one run is neither of the next one."""
+        """Forget which warnings were given in the run before."""
         self._warned: set[str] = set()
 
     @override
@@ -79,7 +79,7 @@ class EpochCallback(LoggingCallback, ABC):
         self.forget_run()
 
     def set_clock(self, every_n_epochs: int, every_n_steps: Steps | None) -> None:
-        """When to measure; a UserError for what is no distance."""
+        """Set when to measure, with arguments as of the constructor. UserError: for a number below 1."""
         if every_n_steps not in (None, POWERS) and (not isinstance(every_n_steps, int) or every_n_steps < 1):
             raise UserError(
                 f"every_n_steps of {type(self).__name__} must be at least 1, or {POWERS} for 1, 2, 4, 8, ..., got "
@@ -130,7 +130,7 @@ class EpochCallback(LoggingCallback, ABC):
         """Within epochs. What ends an epoch, or training, is measured after its evaluation, and once."""
         steps = trainer.global_step
         ends = trainer.is_last_batch or trainer.should_stop or 0 < trainer.max_steps <= steps
-        if not ends and self.due_after(steps, self._before):  # not where gradients are gathered over batches
+        if not ends and self.due_after(steps, self._before):  # not where gradients are accumulated over batches
             self._observe_within(trainer, pl_module)
 
     @override
@@ -144,7 +144,7 @@ class EpochCallback(LoggingCallback, ABC):
 
     @override
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Of an epoch of which nobody knew that it was the last one: `EarlyStopping` decides after all others."""
+        """Measure the last epoch if it was not due: `EarlyStopping` ends training only after all other callbacks ran."""
         if self._left_out is not None:
             self.observe(trainer, pl_module, self._left_out)
 
@@ -356,7 +356,7 @@ class Scalar(Measure):
 
     gradients = True
 
-    def __init__(self, name: str, function: Callable[[MeasureContext], Any], **clock: Any) -> None:
+    def __init__(self, name: str, function: Callable[[MeasureContext], float | torch.Tensor], **clock: Any) -> None:
         super().__init__(**clock)
         if not re.fullmatch(r"\w+(/\w+)*", name):
             raise UserError(

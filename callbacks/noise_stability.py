@@ -39,7 +39,7 @@ class NoiseStability(Measure):
         | ``noise[_<scale>]/response_<s>`` | 1 | response to noise of strength s: median over samples, mean over layers |
         | ``noise[_<scale>]/risk_<s>`` | nats | change of the risk, mean over layers |
         | ``noise[_<scale>]/error_<s>`` | share | change of the error, mean over layers |
-        | ``noise[_<scale>]/layer10/response_<s>`` | 1 | of one layer, at the upper middle one of the strengths |
+        | ``noise[_<scale>]/layer10/response_<s>`` | 1 | of one layer, at the middle strength (of an even number the upper one) |
         | ``noise[_<scale>]/layer10/deviation_<s>`` | 1 | standard deviation of this over draws of the noise |
         | ``noise[_<scale>]/responses`` | 1 | array (layers, strengths) |
         | ``noise/contraction/<field>`` | 1 | fields of `Contraction`; ``maximum`` is c |
@@ -48,7 +48,7 @@ class NoiseStability(Measure):
         | ``cost/noise`` | s | what measuring all nets took |
 
     Reading:
-        A small response is a stable net. Which net is the more stable hangs on what the same amount of noise is. Depth
+        A small response is a stable net. Which net is the more stable depends on what the same amount of noise is. Depth
         20 after 30 epochs of CIFAR-10, strength 0.1, three seeds, residual / plain: 0.54 relative to ‖W‖, 0.85 relative
         to ‖T(W)‖, 1.04 ± 0.06 with noise of one norm: no difference. c is about √2 where pre-activations are symmetric;
         ρ is infinite for a linear map; the bound is vacuous by many orders of magnitude: compare nets, not with 1.
@@ -61,24 +61,27 @@ class NoiseStability(Measure):
         * ρ as defined is held down by biases and BatchNorm, and goes to 0 with the noise; ``rho_linearisation`` is not.
         * A skip makes the block the smallest unit: nets without blocks have neither smoothness nor bound.
         * Risk and error are cross-entropy's, whatever the loss trained with.
-        * Blocks that take or return something else than one tensor with a row a sample are no cuts. ReLUs of other rows
+        * Blocks that take or return something else than one tensor with one row per sample are no cuts. ReLUs of other rows
           (windows, tables) are passed over; ``noise/contraction/skipped`` counts them.
         * The bound's order between plain and residual nets differs between seeds and readings of the cushion.
 
     Source:
         Arora et al. (2018), sections 4 and 5, Theorem 4.1; Yu & Tomasi (2019), section 5.
 
-    When it measures: the arguments of `EpochCallback`.
+    When it measures: ``every_n_epochs`` (10; the last epoch always), ``at_start`` (True: before the first step) and
+    ``every_n_steps`` (None; a number of steps, or "powers_of_2"), the arguments of `EpochCallback`.
 
     Args:
-        every_n_epochs: after every so many epochs, and always after the final one. This measure is dear: every tenth by
-            default.
-        samples: so many of the probe, evenly spread over it, are used for what is dear: noise injection, smoothness and
-            minimal interlayer cushions. The bound's other factors are over the whole probe.
-        strengths: s of the noise in the weights.
-        draws: noises a layer.
-        tangents: random vectors a sample for the Jacobians' norms.
+        every_n_epochs: after every so many epochs, and always after the final one; 10 by default, as this measure is expensive.
+        samples: how many probe samples to use, evenly spread, for what is expensive: noise injection, smoothness and minimal
+            interlayer cushions. The bound's other factors are over the whole probe.
+        strengths: s of the noise in the weights, each at least 0.
+        draws: draws of the noise per layer, at least 1.
+        tangents: random vectors per sample for the Jacobians' norms, at least 2.
         seed: of everything that is drawn.
+
+    Raises:
+        UserError: for an argument outside its range.
     """
 
     family = "noise"

@@ -50,7 +50,7 @@ def measure(
         labels: (n, ...), classes, or what the loss takes.
         measures: callbacks, such as ``[LayerCushion()]``; one that cannot measure this net raises its error. None: those of
             ``configs/measure.yaml``, without those that cannot, which a warning names.
-        loss: (outputs, labels) -> mean loss of a batch, without penalty.
+        loss: as of `MeasureContext`.
 
     Raises:
         UserError: for inputs that are not as many as the labels, or what is no measure.

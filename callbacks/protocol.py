@@ -6,8 +6,9 @@
 | which loss | ``pl_module.loss(outputs, labels)``, a mean | its ``criterion`` or ``loss_fn``, else cross-entropy |
 | which samples | ``probe_loader()`` of the datamodule or the module | 1,000 of the training set, evenly spread |
 | which networks a rank trains | ``pl_module.own``, like ``members`` | all of them |
-| which rank has a net as it is between steps | ``pl_module.owners``: name -> rank | the first one |
-| have a net that another rank trains | ``pl_module.gather_members()`` | nothing is to be done |
+| which rank holds the present weights of a net | ``pl_module.owners``: name -> rank | rank 0 |
+| fetch the nets that other ranks train | ``pl_module.gather_members()`` | not needed |
+| their risks and errors (TrainingMetrics, TwinDivergence) | ``pl_module.metrics()``: name -> key -> number | a `UserError` |
 
 A child is measured by its own outputs: what the module's ``forward`` does around it (a softmax before a NLLLoss, inputs
 normalised) is left out, unless ``members`` or ``loss`` say otherwise.

@@ -20,12 +20,12 @@ from lightning_app.runs.members import members_of
 __all__ = ["Signal"]
 
 UNSEEN = (
-    "Signal sees weights, their gradients and updates of '{}' only, since no training pass went through it: another net is "
-    "trained, or this one compiled (torch.compile), which runs no hooks."
+    "Signal has of '{}' weights, their gradients and updates, but no activations: no training pass of this module was seen. "
+    "Either another net is trained, or this one is compiled (torch.compile), and compiled modules run no hooks."
 )
 COMPILED_PARTS = (
-    "Signal sees of layers within the compiled parts of '{}' ({}) weights, their gradients and updates only: a compiled module "
-    "runs no hooks."
+    "Signal has of layers in the compiled parts of '{}' ({}) weights, their gradients and updates, but no activations: compiled "
+    "modules run no hooks."
 )
 Seen = tuple[Sums, tuple[int, ...]]  # of one net: sums, and the shape of a sample
 
@@ -73,7 +73,7 @@ class Signal(Measure):
         * Compiled nets (``model.compile``, ``torch.compile``) run no hooks: then there are weights, their gradients and updates
           only, and a warning says so. A step that is watched is not a CUDA graph's, whatever ``model.backend`` says.
         * ``gradient`` is B times that of the mean loss over a batch of B. A loss that is no mean over samples, or gradients
-          gathered over several batches, change its scale; what a GradScaler does (16-mixed) is divided out. Of an optimizer
+          accumulated over several batches, change its scale; what a GradScaler does (16-mixed) is divided out. Of an optimizer
           that passes several times a step (LBFGS, SAM) all passes count, and so do those of a step that the scaler skipped.
         * ``gradient_correlation`` is of neighbours in the batch, a random draw where training shuffles: B pairs, so that it is
           known to about 1/√(2 B) of itself. Balduzzi et al. take one output's gradient in all inputs; the loss's differs by
@@ -89,7 +89,8 @@ class Signal(Measure):
         Glorot & Bengio (2010), section 4.2; He et al. (2015), section 2.2; Schoenholz et al. (2017) for the recursions;
         Balduzzi et al. (2017), "The shattered gradients problem", for the correlation.
 
-    When it is logged: the arguments of `EpochCallback`.
+    When it is logged: ``every_n_epochs`` (1; the last epoch always), ``at_start`` (True: before the first step) and
+    ``every_n_steps`` (None; a number of steps, or "powers_of_2"), the arguments of `EpochCallback`.
     """
 
     family = "signal"
@@ -133,7 +134,7 @@ class Signal(Measure):
     ) -> None:
         super().on_train_batch_start(trainer, pl_module, batch, batch_idx)
         self._seen = {}
-        if self._watches or not self._will_be_logged(trainer):  # gradients may be gathered over batches
+        if self._watches or not self._will_be_logged(trainer):  # gradients may be accumulated over batches
             return
         self._began = trainer.global_step
         self._scale = _loss_scale(trainer)
@@ -253,7 +254,8 @@ def _of_probe(context: MeasureContext) -> Seen:
                 loss = context.loss(net(inputs), labels)
             if not loss.requires_grad:
                 raise UserError(
-                    "gradients pass through nets with trained weights, and all weights of this one are frozen."
+                    "Signal needs a net with a weight that is trained, and all of this one are frozen: set requires_grad, or "
+                    "leave Signal out."
                 )
             (loss * (counted(labels, context.loss) / total)).backward()
     except BaseException:

@@ -64,7 +64,8 @@ class TrainingMetrics(EpochCallback):
     Source:
         Yu & Tomasi (2019), Tables 1 and 2, Fig. 2.
 
-    When it logs: the arguments of `EpochCallback`.
+    When it logs: ``every_n_epochs`` (1; the last epoch always), ``at_start`` (True: before the first step) and
+    ``every_n_steps`` (None; a number of steps, or "powers_of_2"), the arguments of `EpochCallback`.
     """
 
     def __init__(self, **clock: Any) -> None:
@@ -215,7 +216,7 @@ class EpochBar(RichProgressBar):
     """Lightning's Rich bar below `ProgressLines`: batches, time and speed, epochs counted as in the lines.
 
     Args:
-        refresh_rate: redrawings a second. Each costs about a millisecond of Python beside the training loop.
+        refresh_rate: redraws per second. Each costs about a millisecond of Python beside the training loop.
     """
 
     def __init__(self, refresh_rate: int = 10) -> None:

@@ -22,7 +22,7 @@ Pair = tuple[Member, Member]  # the original and its twin
 
 
 class TwinDivergence(LoggingCallback):
-    """Logs, for every member that is the T-twin of another (``twin_of``), how far the two are apart. Else does nothing.
+    """Logs, for every member that is the twin of another (``twin_of``), how far the two are apart. Else does nothing.
 
     Definition:
         T adds the identity to a residual net's weights: p = T(r) is the plain net with the same function. T is a
@@ -33,9 +33,9 @@ class TwinDivergence(LoggingCallback):
     Keys:
         | key | unit | meaning |
         |---|---|---|
-        | ``twin/divergence`` | weights | the largest difference of all parameters; from epoch 0 on |
-        | ``twin/divergence_id``, ``twin/divergence_other`` | weights | of the ID entries, of the others |
-        | ``twin/risk_difference`` | nats | size of the difference of the training risks, running ones without evaluation |
+        | ``twin/divergence`` | 1 | the largest difference of all parameters; from epoch 0 on |
+        | ``twin/divergence_id``, ``twin/divergence_other`` | 1 | of the ID entries, of the others |
+        | ``twin/risk_difference`` | nats | absolute difference of the training risks, running ones without evaluation |
         | ``twin/growth/<field>`` | below | fitted laws: fields of `Growth` |
         | ``twin/first_flip_step`` | step | first whose batch had a ReLU input > 0 in one net only; NaN while none |
         | ``twin/first_flip_layer`` | layer | the first one with flips in that step |
@@ -67,6 +67,8 @@ class TwinDivergence(LoggingCallback):
           error means that this is not the law.
         * Where ranks share batches, risks and flips are those of rank zero's share; where they share nets, steps are
           watched by the rank that trains a pair.
+        * It needs a module like that of `fit`: ``members`` with ``twin_of``, ``metrics()``, a ``training_step`` that returns
+          ``{"risks": {name: loss}}``, and nets with ``residual`` and ``id_weights()``.
         * It looks into training's own passes, and all ranks exchange what they saw: what it raises stops the run.
 
     Source:

@@ -86,13 +86,13 @@ class Watch:
         optimizer: torch.optim.Optimizer | None = None,
         every: Steps = 500,
         folder: Path | str = "runs/watched/run",
-        measures: Iterable[Measure] | None = None,
+        measures: Measure | Iterable[Measure] | None = None,
         loss: Loss = cross_entropy,
         pair_of: Callable[[Any], tuple[Any, Any]] | None = None,
         steps_per_epoch: int = 1000,
         steps_done: int = 0,
         total_steps: int | None = None,
-        scaler: Any = None,
+        scaler: torch.amp.GradScaler | None = None,
         loggers: Iterable[Logger] = (),
     ) -> None:
         _check_steps(steps_per_epoch, steps_done, total_steps)
@@ -129,7 +129,8 @@ class Watch:
         """Log numbers of your own, such as ``{"test/error": 0.1}``: of the net of that name, or of the only one.
 
         Raises:
-            UserError: outside the ``with`` block, whose end closes the run.
+            UserError: outside the ``with`` block, whose end closes the run. A ``net`` that is not watched ends the watching
+                with a warning, and the training goes on.
         """
         self._check_within("log")
         self._guarded(lambda: self._log(net, numbers))
@@ -138,7 +139,7 @@ class Watch:
         members = [name for name, _ in self._module.members]
         name = members[0] if net is None and len(members) == 1 else str(net)
         if name not in members:
-            raise UserError(f"log() expects net, one of {', '.join(members)}, got {net}")
+            raise UserError(f"log() expects as net the name of a watched one ({', '.join(members)}), got {net!r}.")
         log_results(self._loop, epochs_done(self._loop), "learning", {name: dict(numbers)}, by_steps=True)
 
     def step(self) -> None:
@@ -182,7 +183,7 @@ class Watch:
             trainer = transformers.Trainer(model, ..., callbacks=[skipscope.watch.in_transformers(batches, every=100)])
 
         Args:
-            options: of `Watch`.
+            options: arguments of `Watch` but for ``net``; optimizer, steps_done and total_steps are the trainer's if not given.
         """
         from transformers import TrainerCallback
 
@@ -352,7 +353,8 @@ def _whole(name: str, net: nn.Module) -> nn.Module:
         net = inner.module
     if _in_parts(net):
         raise UserError(
-            f"a process has parts only of the weights of '{name}' (FSDP): watch needs whole nets, as DDP has."
+            f"the weights of '{name}' are split over processes (FSDP), and watch needs a whole net in each: use DDP, or train "
+            "without watch."
         )
     return net
 
@@ -360,11 +362,12 @@ def _whole(name: str, net: nn.Module) -> nn.Module:
 def _check_steps(steps_per_epoch: int, steps_done: int, total_steps: int | None) -> None:
     if steps_per_epoch < 1 or steps_done < 0:
         raise UserError(
-            f"expected steps_per_epoch from 1 and steps_done from 0, got {steps_per_epoch} and {steps_done}."
+            f"steps_per_epoch must be at least 1 and steps_done at least 0, got {steps_per_epoch} and {steps_done}."
         )
     if total_steps is not None and total_steps < max(1, steps_done):
         raise UserError(
-            f"expected total_steps from 1, with the steps_done of earlier parts, got {total_steps} and {steps_done}."
+            f"total_steps counts all steps, with those done before, and must be at least 1 and at least steps_done, got "
+            f"{total_steps} and {steps_done}."
         )
 
 

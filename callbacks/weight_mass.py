@@ -44,7 +44,8 @@ class WeightMass(Measure):
     Source:
         Yu & Tomasi (2019), SM C, Table 3 and Fig. 7.
 
-    When it measures: the arguments of `EpochCallback`.
+    When it measures: ``every_n_epochs`` (1; the last epoch always), ``at_start`` (True: before the first step) and
+    ``every_n_steps`` (None; a number of steps, or "powers_of_2"), the arguments of `EpochCallback`.
     """
 
     family = "weight_mass"

@@ -46,11 +46,20 @@ def id_entries(weight: Tensor) -> Tensor:
 
     >>> id_entries(torch.zeros(2, 3, 1, 1)).flatten(1).int().tolist()
     [[1, 0, 0], [0, 1, 0]]
+
+    Returns:
+        bool, with the shape and on the device of ``weight``.
+
+    Raises:
+        UserError: for a weight of another shape.
+
+    Source:
+        Yu & Tomasi (2019), section 3, Eq. 1.
     """
     if weight.ndim != 4 or weight.shape[2] % 2 == 0 or weight.shape[3] % 2 == 0:
-        raise ValueError(
+        raise UserError(
             f"ID entries need a kernel (D, C, U, V) with odd U and V, got {tuple(weight.shape)}: "
-            "an even kernel has no centre tap."
+            "only such a kernel has a centre tap."
         )
     mask = torch.zeros(weight.shape, dtype=torch.bool, device=weight.device)
     channel = torch.arange(min(weight.shape[:2]), device=weight.device)
@@ -86,6 +95,13 @@ def transfer(of: Any, names: Iterable[str] | None = None) -> Any:
 
     Returns:
         A new net or dict; the argument is untouched. Everything but the ID entries is bit-identical.
+
+    Raises:
+        UserError: for a net without `id_weights` (see `IdentityNet`) or one that is plain already, and for a state dict that
+            lacks one of the names, or without names.
+
+    Source:
+        Yu & Tomasi (2019), section 3, Eq. 1.
     """
     return _shifted(of, names, +1)
 

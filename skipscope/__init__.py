@@ -81,7 +81,7 @@ def check() -> None:
     """
     for name in PACKAGES:
         if (found := _found(name)) != HOME / name / "__init__.py":
-            what = f"`{name}` is {found or 'nowhere'}, not SkipScope's own in {HOME}."
+            what = f"expected SkipScope's own package `{name}` in {HOME}, found {found or 'none'}."
             raise ImportError(f"{what}\n       {_remedy(name, found)}")
         if "SkipScope" not in found.read_text(encoding="utf-8"):
             what = f"{found} was overwritten by another package."

@@ -56,7 +56,7 @@ def test_another_package_of_our_name_is_named_and_not_run(tmp_path, name, file):
     code = f"import sys; sys.path[:0] = [{str(tmp_path / 'other')!r}, {str(ROOT)!r}]; import skipscope"
     done = run(sys.executable, "-c", f"{code}; sys.exit(skipscope.main())", "--help", cwd=tmp_path)
     assert done.returncode == 2
-    assert f"error: `{name}` is {other}, not SkipScope's own in {ROOT}." in done.stderr
+    assert f"error: expected SkipScope's own package `{name}` in {ROOT}, found {other}." in done.stderr
     assert f"take the folder {tmp_path / 'other'} off PYTHONPATH" in done.stderr
     assert len(done.stderr.splitlines()) == 2
 

@@ -1,4 +1,4 @@
-"""The W&B dashboard as code: an experiment's runs, one a seed, are drawn as one mean with its spread.
+"""The W&B dashboard as code: an experiment's runs, one per seed, are drawn as one mean with its spread.
 
     pip install -e '.[deploy]'
     python deploy/wandb/workspace.py ENTITY --project skipscope     saves a new view of the project; needs an account

@@ -68,7 +68,9 @@ class Server(ThreadingTCPServer):
         try:
             super().__init__((ADDRESS, port), Handler)
         except (OSError, OverflowError) as error:
-            raise UserError(f"port {port} cannot be had ({error}): choose another one, or --port 0 for any.") from error
+            raise UserError(
+                f"cannot listen on port {port} ({error}): choose another one, or --port 0 for any."
+            ) from error
 
     @property
     def url(self) -> str:

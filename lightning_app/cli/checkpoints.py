@@ -88,7 +88,8 @@ def _rewrite(argv: list[str], command: Parser, change: Change) -> int:
         raise
     except (LookupError, TypeError, AttributeError, RuntimeError, ValueError) as error:
         raise UserError(
-            f"{options.source} contradicts itself ({reason(error)}): it is damaged, or of another program."
+            f"{options.source} cannot be used as a checkpoint of `fit` ({reason(error)}): it is damaged, or was written by "
+            "another program. Name another one."
         ) from error
     files.save_checkpoint(changed, options.target)
     print(*lines, sep="\n")
@@ -127,18 +128,18 @@ def _transferred(checkpoint: Checkpoint, options: argparse.Namespace) -> tuple[d
     kept = (
         "the optimizer's state is kept: T is a translation"
         if trains
-        else "weights alone, to be measured: not to train on"
+        else "weights alone, without the optimizer's state: to measure or test, fit cannot go on from them"
     )
     # Section 4.1: twins stay twins only where the penalties are equal, ||p - rho||^2 = ||r||^2.
     direction, condition = (
-        ("T^-1: plain -> residual", "the plain net's twin only if that one has `decay_towards: identity`")
+        ("T^-1: plain -> residual", "the plain net's twin only if that one has `model.decay_towards: identity`")
         if options.inverse
-        else ("T: residual -> plain", "the residual net's twin only with `decay_towards: identity`")
+        else ("T: residual -> plain", "the residual net's twin only with `model.decay_towards: identity`")
     )
     return changed, [
         *map(str, shifts),
         f"written: {options.target} ({direction}; {kept})",
-        *[f"Trained on, it stays {condition}."] * trains,
+        *[f"If it is trained further, it stays {condition}."] * trains,
     ]
 
 
@@ -192,7 +193,7 @@ def _shift(member: str, kernels: "list[tuple[Tensor, Tensor, Tensor]]") -> Shift
     unit = torch.finfo(was.dtype).eps / 2
     error, largest = float((again - was).abs().max()), float(r.abs().max())
     if not math.isfinite(largest):
-        raise UserError(f"'{member}' has ID entries that are not finite: it diverged, and T of it means nothing.")
+        raise UserError(f"'{member}' has ID entries that are not finite: it diverged. Take an earlier checkpoint.")
     return Shift(member, len(was), error, unit * (1 + largest), str(was.dtype).removeprefix("torch."))
 
 

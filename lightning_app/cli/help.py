@@ -18,7 +18,7 @@ commands:
   validate   risk and error of a checkpoint                   validate --config configs/res20.yaml --ckpt_path last
   test       the same on the test set alone                   test --config configs/res20.yaml --ckpt_path last
   measure    all measures of any net, without training        measure --ckpt_path runs/cifar10/res20/checkpoints/last.ckpt
-  transfer   a residual net as the equal plain net            transfer IN.ckpt OUT.ckpt (--inverse: plain to residual)
+  transfer   the plain net of the same function              transfer IN.ckpt OUT.ckpt (--inverse: plain to residual)
   extract    one net of a bank as a checkpoint                extract IN.ckpt OUT.ckpt --member residual-seed03
   reproduce  a paper's table or figure, and our numbers       reproduce yu-tomasi/table-1 (--list: all of them)
   verify     check the committed verdicts, without training   verify yu-tomasi/table-3
@@ -52,7 +52,7 @@ JSON = """\
   --json                      print what was found as JSON; all else is on stderr
 """
 CHECKPOINT = """\
-  --ckpt_path FILE            the checkpoint; `last`: of the newest run of this group and name
+  --ckpt_path FILE            the checkpoint; `last`: last.ckpt of the newest run in runs/GROUP/NAME
 """
 
 BRIEF = {
@@ -77,8 +77,8 @@ BRIEF = {
   --run.group G --run.name N  the run's folder: runs/G/N
   --ckpt_path last            resume the newest run of this group and name; or FILE
   --save_checkpoint.every_n_steps N   save within epochs too: a kill then costs at most N steps
-  --until "test/error: better|equivalent within 0.002" --max-seeds 26   add seeds until `compare` settles two arms
-  --strict                    stop if a measure or logger fails, instead of going on without it
+  --until "test/error: better|equivalent within 0.002" --max-seeds 26   train more seeds until `compare` has a verdict
+  --strict                    stop if a measure or logger fails, instead of warning and going on
 """,
     ),
     "validate": (

@@ -176,7 +176,9 @@ def _did_you_mean(word: str, known: Iterable[str]) -> str | None:
                 "it is an argument of a class, and goes under that one: data, model.optimizer, model.net or, where a "
                 "configuration has arms, model.arms.NAME.net."
             )
-        return f"'{group}' names no argument '{last}'; if it hands it on, it goes under dict_kwargs."
+        return (
+            f"the class of '{group}' has no argument '{last}'; if it takes **kwargs, write {group}.dict_kwargs.{last}."
+        )
     return f"did you mean {' or '.join(near)}?" if near else None
 
 

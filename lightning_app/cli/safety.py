@@ -63,9 +63,9 @@ def check_allowed(config: Any) -> None:
         if callable(found) and not _is_allowed(found):
             name = f"{getattr(found, '__module__', '?')}.{getattr(found, '__qualname__', type(found).__name__)}"
             raise UserError(
-                f"the checkpoint's own config.yaml names {name}, which is no class of nets or data and no function of "
-                "torchvision or timm that makes a net: it may do anything. If you trust it, name it yourself: --config "
-                "with that file."
+                f"the checkpoint's own config.yaml names {name}, which is neither a class of nets or data nor a "
+                "function of torchvision or timm that makes a net, and may do anything. If you trust it, name it "
+                "yourself: --config with that file."
             )
 
 

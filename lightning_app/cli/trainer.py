@@ -153,7 +153,7 @@ def _progress(checkpoint: str) -> dict[str, Any]:
     loops = AtomicCheckpointIO().load_checkpoint(checkpoint).get("loops", {})
     if "fit_loop" not in loops:
         raise UserError(
-            f"{checkpoint} is no checkpoint of a run here: it does not say how far training was. Weights alone are measured "
+            f"{checkpoint} is not a checkpoint of `fit`: it does not say how far training was. Weights alone are measured "
             "with --model.net CLASS --weights FILE."
         )
     return loops["fit_loop"]

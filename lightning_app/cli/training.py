@@ -49,7 +49,7 @@ UNFIT = {  # Lightning's callbacks, and what to do instead
     "WeightAveraging": "model.ema_decay averages the weights of each net.",
     "EMAWeightAveraging": "model.ema_decay averages the weights of each net.",
 }
-STRICT = "Stop where a measure or a logger fails, instead of saying so and going on without it."
+STRICT = "Stop if a measure or a logger fails, instead of warning and going on without it."
 
 
 def run_training(argv: list[str], answer: dict[str, Any] | None = None) -> None:
@@ -310,7 +310,7 @@ class TrainingCLI(LightningCLI):
                 )
             print("--ckpt_path last: no checkpoint yet, starting from the beginning.")
         if asked is None and subcommand in ("validate", "test") and ranks.rank == 0:
-            print("no --ckpt_path: the nets are as they are made, no run has trained them.")
+            print("no --ckpt_path: the nets have their initial weights, they are not trained.")
         return kwargs
 
     @override

@@ -125,7 +125,8 @@ def _until_settled(words: Sequence[str], question: Question, most: int, asked: R
             return code
         if not (asked.folder / name).is_dir():
             raise UserError(
-                f"{OPTION} expects a run in {asked.folder / name}, and `fit` left none: did it train nothing?"
+                f"{OPTION} expects a run in {asked.folder / name}, found none after `fit`: see its output above, and whether "
+                "trainer.max_epochs was reached before."
             )
 
 
@@ -152,7 +153,7 @@ def options_of(argv: Sequence[str]) -> tuple[list[str], Question, int]:
         if name not in own:
             words.append(word)
         elif name in given:
-            raise UserError(f"{name} is there twice: one call settles one question.")
+            raise UserError(f"{name} is given twice: give it once.")
         elif (own_value := value if equals else next(rest, None)) is None:
             raise UserError(f"{name} expects a value, as in {EXAMPLE} {MOST} 26.")
         else:

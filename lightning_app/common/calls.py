@@ -27,7 +27,7 @@ PAIRS = (
 
 
 class Inputs:
-    """Samples of several tensors, as a net takes them: by position, by name, or both. Each tensor has a row a sample.
+    """Samples of several tensors, as a net takes them: by position, by name, or both. Each tensor has one row per sample.
 
     They are cut, moved and converted like one tensor; conversions are of what is no integer.
 
@@ -135,7 +135,7 @@ def _outputs(net: nn.Module, args: tuple, named: dict[str, Any], returned: Any) 
 
 
 def outputs_of(returned: Any, who: str = "a net", rows: int | None = None) -> Tensor:
-    """The one tensor that measures look at: ``logits``, else ``last_hidden_state``, else the first with a row a sample.
+    """The one tensor that measures look at: ``logits``, else ``last_hidden_state``, else the first with one row per sample.
 
     Args:
         returned: by a net.
@@ -207,7 +207,7 @@ def pair_of(batch: Any, net: nn.Module, with_labels: bool = False) -> tuple[Any,
         raise UserError(f"batches are pairs (inputs, labels) or dicts with labels, got {described(batch)}: {PAIRS}")
     if not isinstance(labels, Tensor) or not labels.ndim:
         raise UserError(
-            "the labels of a batch are a tensor with a row a sample, got "
+            "the labels of a batch are a tensor with one row per sample, got "
             f"{described(labels)} in {described(batch)}: {PAIRS}"
         )
     if isinstance(inputs, Tensor) and not with_labels:
@@ -247,4 +247,4 @@ def described(thing: Any) -> str:
         return f"a dict with {', '.join(map(str, thing))}"
     if isinstance(thing, Tensor):
         return f"a tensor {tuple(thing.shape)}"
-    return f"{len(thing)} of them" if isinstance(thing, (tuple, list)) else f"a {type(thing).__name__}"
+    return f"a {type(thing).__name__}" + f" of {len(thing)}" * isinstance(thing, (tuple, list))

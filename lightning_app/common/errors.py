@@ -7,7 +7,7 @@ LONGEST = 300  # characters of a reason: some libraries' messages are pages
 
 
 class UserError(ValueError):
-    """A mistake the user can mend. The command line prints the message alone and exits with 2."""
+    """A mistake that the user can correct: the message says how. The command line prints it alone and exits with 2."""
 
 
 class DivergedError(UserError):

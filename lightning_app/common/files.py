@@ -62,8 +62,8 @@ def writing(target: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise MachineError(
-            f"{target} cannot be written: {error.strerror or error}. What was saved before is kept. Mend that or choose "
-            "another place; a training goes on with --ckpt_path last."
+            f"{target} cannot be written: {error.strerror or error}. What was saved before is kept. Free space or "
+            "correct the permissions, or choose another folder; training goes on with --ckpt_path last."
         ) from error
 
 

@@ -85,7 +85,7 @@ def read_yaml(file: Path) -> dict[str, Any]:
     """
     content = parsed_yaml(read_text(file), str(file))
     if not isinstance(content, dict | None):
-        raise UserError(f"{file} is no configuration: expected keys and values, found a {type(content).__name__}.")
+        raise UserError(f"{file} is not a configuration: expected keys and values, found a {type(content).__name__}.")
     return content or {}
 
 

@@ -36,7 +36,8 @@ examples:
 
 A side is PATH[,PATH...][:ARM]: runs, folders of runs, or patterns in quotes. Nets of one seed that saw the same batches are
 compared pair by pair. A verdict is wrong in at most 5 % of the cases, however often you look and add seeds at the end; several
-numbers share the 5 %. Seven pairs of one sign settle one question as a rule, eight two.
+numbers share the 5 %. As a rule seven pairs whose differences
+have the same sign settle one question, and eight pairs two.
 exit codes: 0 A is better (or larger), 1 worse (or smaller), 3 equivalent, 4 unresolved, 2 a mistake; of the first number.
 """
 
@@ -132,7 +133,7 @@ def _parser() -> argparse.ArgumentParser:
         *("-m", "--metric"),
         action="append",
         metavar="NAME",
-        help="a number of the log or a pattern (test/error); again for more",
+        help="a number of the log, or a pattern such as 'cushion/*/median' (test/error); repeat for more",
     )
     parser.add_argument("--margin", type=_positive, metavar="X", help="differences below X do not matter")
     parser.add_argument("--plan", type=_positive, metavar="X", help="how many seeds does a difference of X need?")

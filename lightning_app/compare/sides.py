@@ -93,11 +93,11 @@ def matched(nets_a: Sequence[Net], nets_b: Sequence[Net]) -> Sides:
     a seed does to both falls out of the difference. Else the first net of A is compared with the first of B, and so on.
 
     Raises:
-        UserError: if the two learnt different things.
+        UserError: if the two were trained on different tasks.
     """
     if both := _keys(nets_a).keys() & _keys(nets_b).keys():
         label = label_of(_keys(nets_a)[min(both)])
-        raise UserError(f"{label} is on both sides: a net is not better or worse than itself.")
+        raise UserError(f"{label} is on both sides: name two different arms or runs.")
     options = differing(_options(nets_a[0]), _options(nets_b[0]))
     anywhere, notes = dict(options), []
     for side, nets in (("A", nets_a), ("B", nets_b)):
@@ -108,7 +108,9 @@ def matched(nets_a: Sequence[Net], nets_b: Sequence[Net]) -> Sides:
         anywhere |= within
     if other := [key for key in anywhere if WHAT_IS_LEARNT.fullmatch(key)]:
         values = " and ".join(str(value) for value in anywhere[other[0]])
-        raise UserError(f"A and B learnt different things ({other[0]} is {values}): their numbers do not compare.")
+        raise UserError(
+            f"A and B were trained on different tasks ({other[0]} is {values}), so that their numbers cannot be compared."
+        )
     last = max(net.epoch for net in (*nets_a, *nets_b))
     notes += [note for side, nets in (("A", nets_a), ("B", nets_b)) for note in _unfinished(side, nets, last)]
     data = [key for key in anywhere if key.startswith("data.") and key not in MEASURING]
@@ -147,14 +149,16 @@ def _nets(side: str) -> list[Net]:
         run.check()
     arms = sorted({net.arm for run in runs for net in run.nets})
     if not nets and not arm:
-        raise UserError(f"{paths} has numbers of the run as a whole only: compare takes nets.")
+        raise UserError(f"{paths} has no numbers of single nets, which compare needs: name another run.")
     if not nets:
-        raise UserError(f"no arm '{arm}' in {paths}; there are {', '.join(arms) or 'no nets'}.")
+        raise UserError(
+            f"no arm '{arm}' in {paths}; there are {', '.join(arms) or 'no nets'}: name one of them behind the colon."
+        )
     if not arm and any(len({net.arm for net in run.nets}) > 1 for run in runs):
         raise UserError(f"{paths} has the arms {', '.join(arms)}: say which, as in {paths}:{arms[0]}.")
     twice = sorted({net.seed for net in nets if net.seed is not None and [n.seed for n in nets].count(net.seed) > 1})
     if twice:
-        raise UserError(f"{side} has seed {twice[0]} more than once: name the runs of one kind only.")
+        raise UserError(f"{side} has seed {twice[0]} in several runs: name the run of each seed once.")
     return sorted(nets, key=lambda net: -1 if net.seed is None else net.seed)
 
 

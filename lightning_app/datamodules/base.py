@@ -80,12 +80,12 @@ class ResidentData(pl.LightningDataModule, ABC):
     ) -> None:
         super().__init__()
         self.root = str(Path(root).expanduser())
-        self.batch_size = at_least(1, batch_size=batch_size)
-        self.val_size = at_least(0, val_size=val_size)
-        self.split_seed = at_least(0, split_seed=split_seed)
-        self.probe_size = at_least(1, probe_size=probe_size)
-        self.train_limit = None if train_limit is None else at_least(1, train_limit=train_limit)
-        self.test_limit = None if test_limit is None else at_least(1, test_limit=test_limit)
+        self.batch_size = at_least(1, type(self).__name__, batch_size=batch_size)
+        self.val_size = at_least(0, type(self).__name__, val_size=val_size)
+        self.split_seed = at_least(0, type(self).__name__, split_seed=split_seed)
+        self.probe_size = at_least(1, type(self).__name__, probe_size=probe_size)
+        self.train_limit = None if train_limit is None else at_least(1, type(self).__name__, train_limit=train_limit)
+        self.test_limit = None if test_limit is None else at_least(1, type(self).__name__, test_limit=test_limit)
         self.evaluate_train = evaluate_train
         self.plan = BatchPlan()
         self._resident: dict[str, Resident] = {}
@@ -171,8 +171,8 @@ class ResidentData(pl.LightningDataModule, ABC):
         """Read the labels and decide the splits; samples go to the device when a loader needs them.
 
         Raises:
-            UserError: if the source is missing or malformed, `val_size` leaves nothing to train on, or the ranks' shares of
-                a batch would differ: their BatchNorms would see different numbers.
+            UserError: if the source is missing or malformed, `val_size` leaves nothing to train on, there are no test samples,
+                trainer.overfit_batches is set, or the number of processes does not divide batch_size.
         """
         self.plan = BatchPlan()  # the module, whose setup follows, may have another one
         if getattr(self.trainer, "overfit_batches", 0):

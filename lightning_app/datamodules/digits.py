@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from typing_extensions import override
 
+from lightning_app.common.errors import UserError
 from lightning_app.datamodules.base import Splits, stratified_mask
 from lightning_app.datamodules.images import ImageData
 
@@ -31,6 +32,9 @@ class Digits(ImageData):
         root: not used; there is no file.
         image_size: height and width; 8 leaves the originals as they are, at a sixteenth of the cost of 32.
         std: of a channel, in units of [0, 1]. None takes the training images' own.
+
+    Raises:
+        UserError: for another image_size.
     """
 
     FLIP = False
@@ -43,6 +47,8 @@ class Digits(ImageData):
         std: tuple[float, ...] | None = None,
         **of_images: Any,
     ) -> None:
+        if image_size not in STD:
+            raise UserError(f"image_size of Digits must be one of {', '.join(map(str, STD))}, got {image_size}.")
         super().__init__(root=root, std=std or STD[image_size], **of_images)
         self.image_size = image_size
 

@@ -42,7 +42,7 @@ class ImageFolder(ImageData):
         interpolation: of the resizing, antialiased; pretrained weights come with the one they expect.
         channels: 3, or 1 for grey levels (ITU-R 601), which need `mean` and `std`.
         class_names: all classes in the order of the net's outputs, of which the folders may be a part: a list, or a text
-            file with a name a line. None takes the training folders' names, sorted.
+            file with one name per line. None takes the training folders' names, sorted.
         test_size: pictures set aside for testing where no folder says which. None takes a fifth.
     """
 
@@ -149,7 +149,7 @@ def _names(given: list[str] | str) -> tuple[str, ...]:
     if isinstance(given, str):
         file = Path(given).expanduser()
         if not file.is_file():
-            raise UserError(f"data.class_names is a list or a text file with a name a line, found no file {given}.")
+            raise UserError(f"data.class_names is a list or a text file with one name per line, found no file {given}.")
         given = read_text(file).removeprefix("\ufeff").split("\n")
     names = tuple(name.strip() for name in given if name.strip())
     if not names or len(set(names)) < len(names):

@@ -67,9 +67,10 @@ class ImageData(ResidentData):
         **of_data: Any,
     ) -> None:
         super().__init__(root=root, **of_data)
-        self.eval_batch_size = None if eval_batch_size is None else at_least(1, eval_batch_size=eval_batch_size)
+        who = type(self).__name__
+        self.eval_batch_size = None if eval_batch_size is None else at_least(1, who, eval_batch_size=eval_batch_size)
         self.augment = augment
-        self.padding = at_least(0, padding=padding)
+        self.padding = at_least(0, who, padding=padding)
         self.flip = self.FLIP if flip is None else flip
         self.drop_last = drop_last
         self.mean, self.std = tuple(mean or self.MEAN), tuple(std or self.STD)

@@ -98,7 +98,8 @@ class EpochLoader:
         self._served = 0  # batches handed out in this epoch
         if len(self) == 0:
             raise UserError(
-                f"drop_last leaves no batch: {len(source)} training samples do not fill one of {batch_size}."
+                f"drop_last leaves no batch: {len(source)} training samples do not fill one of {batch_size}. Use a "
+                "smaller batch_size, or set drop_last to false."
             )
         smallest = batch_size if drop_last else len(source) % batch_size or batch_size
         if smallest < world:
@@ -147,7 +148,7 @@ class EpochLoader:
         """Continue after the saved position.
 
         Raises:
-            ValueError: in the middle of an epoch, if the batch size is another one: no position fits.
+            UserError: in the middle of an epoch, if the batch size is another one: no position fits.
         """
         size = state["batch_size"]
         if size != self.batch_size and 0 < state["position"] < _batches(len(self.source), size, self.drop_last):

@@ -15,7 +15,7 @@ MEANS, TRAIN, TEST = range(3)  # independent streams of a seed
 
 
 class GaussianMixture(VectorData):
-    """K Gaussians N(mu_k, I) in d dimensions, one a class, with means mu_k ~ separation * N(0, I).
+    """K Gaussians N(mu_k, I) in d dimensions, one per class, with means mu_k ~ separation * N(0, I).
 
     Batches are ``(vectors, labels)``: (B, dimensions) in the trainer's precision, and int64 (B,). Classes are balanced: their
     sizes differ by one at most. Everything is a pure function of ``seed``; fewer samples are the first of more. Two means
@@ -54,13 +54,13 @@ class GaussianMixture(VectorData):
     ) -> None:
         super().__init__(root=root, batch_size=batch_size, **of_data)
         if not 0 <= separation < float("inf"):
-            raise UserError(f"separation must be finite and not negative, got {separation}.")
-        self.classes = at_least(2, classes=classes)
-        self.dimensions = at_least(1, dimensions=dimensions)
+            raise UserError(f"separation of {type(self).__name__} must be finite and not negative, got {separation}.")
+        self.classes = at_least(2, type(self).__name__, classes=classes)
+        self.dimensions = at_least(1, type(self).__name__, dimensions=dimensions)
         self.separation = separation
-        self.samples = at_least(classes, samples=samples)  # one of each class
-        self.test_samples = at_least(classes, test_samples=test_samples)
-        self.seed = at_least(0, seed=seed)
+        self.samples = at_least(classes, type(self).__name__, samples=samples)  # one of each class
+        self.test_samples = at_least(classes, type(self).__name__, test_samples=test_samples)
+        self.seed = at_least(0, type(self).__name__, seed=seed)
         self.num_classes, self.sample_shape = classes, (dimensions,)
 
     @property

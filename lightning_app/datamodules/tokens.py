@@ -89,8 +89,8 @@ class Tokens(TokenData):
             raise UserError(f"data.test_share is a share of the text above 0 and below 1, got {test_share}.")
         self.path = Path(path).expanduser()
         self.level = level
-        self.context = at_least(1, context=context)
-        self.stride = at_least(1, stride=stride)
+        self.context = at_least(1, type(self).__name__, context=context)
+        self.stride = at_least(1, type(self).__name__, stride=stride)
         self.test_share = test_share
         self.sample_shape = (context,)
 
@@ -130,7 +130,7 @@ def _characters(path: Path) -> tuple[Tensor, tuple[str, ...]]:
         text = _read(path).decode()
     except UnicodeDecodeError as error:
         raise UserError(
-            f"{path} is no UTF-8: byte {error.start:,} is {error.object[error.start]:#04x}. Convert the file, or read it byte "
+            f"{path} is not UTF-8: byte {error.start:,} is {error.object[error.start]:#04x}. Convert the file, or read it byte "
             "by byte with data.level byte."
         ) from error
     points = np.frombuffer(text.encode("utf-32-le"), np.uint32)
@@ -185,12 +185,14 @@ class KHop(TokenData):
         **of_data: Any,
     ) -> None:
         super().__init__(root=root, **of_data)
-        self.hops = at_least(1, hops=hops)
-        self.letters = at_least(3, letters=letters)  # of two, neighbours that differ leave one sequence
-        self.length = at_least(2, length=length)
-        self.samples = at_least(1, samples=samples)
-        self.test_samples = at_least(1, test_samples=test_samples)
-        self.seed = at_least(0, seed=seed)
+        self.hops = at_least(1, type(self).__name__, hops=hops)
+        self.letters = at_least(
+            3, type(self).__name__, letters=letters
+        )  # of two, neighbours that differ leave one sequence
+        self.length = at_least(2, type(self).__name__, length=length)
+        self.samples = at_least(1, type(self).__name__, samples=samples)
+        self.test_samples = at_least(1, type(self).__name__, test_samples=test_samples)
+        self.seed = at_least(0, type(self).__name__, seed=seed)
         self.num_classes, self.sample_shape = letters, (length,)
 
     @override
@@ -262,8 +264,8 @@ class ModularAddition(TokenData):
         self, root: str = "data", modulus: int = 97, train_share: float = 0.5, seed: int = 0, **of_data: Any
     ) -> None:
         super().__init__(root=root, **of_data)
-        self.modulus = at_least(2, modulus=modulus)
-        self.seed = at_least(0, seed=seed)
+        self.modulus = at_least(2, type(self).__name__, modulus=modulus)
+        self.seed = at_least(0, type(self).__name__, seed=seed)
         if not 1 <= train_share * modulus**2 <= modulus**2 - 1:
             raise UserError(
                 f"data.train_share is a share of the {modulus**2} pairs that leaves some to train and some to test on, got "

@@ -62,7 +62,7 @@ class FromSource(ResidentData):
         """Download what is missing; for one process on each node.
 
         Raises:
-            ValueError: if there is nothing to read and the download fails.
+            UserError: if there is nothing to read and the download fails.
         """
         if not (self._has_arrays() or self._is_downloaded()):
             self._official(download=True)
@@ -72,7 +72,7 @@ class FromSource(ResidentData):
         """The data, from the first of the two that is there.
 
         Raises:
-            ValueError: if none is there, or if what is there is not what it should be.
+            UserError: if none is there, or if what is there is not what it should be.
         """
         arrays = _read_arrays(self._folder) if self._has_arrays() else self._official()
         self._check(arrays)

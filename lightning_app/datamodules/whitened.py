@@ -89,7 +89,7 @@ class WhitenedImages(VectorData):
     def __init__(self, root: str = "data", components: int = 10, batch_size: int | None = None, **of_data: Any) -> None:
         self._full_batch = batch_size is None
         super().__init__(root=root, batch_size=1 if batch_size is None else batch_size, **of_data)
-        self.components = at_least(1, components=components)
+        self.components = at_least(1, type(self).__name__, components=components)
         self.sample_shape = (components,)
 
     @property

@@ -487,13 +487,15 @@ class ImageClassifier(pl.LightningModule):
         """Why nets cannot do something with a batch, and what to do; empty where that is not known."""
         if ONE_VALUE in str(error):
             return (
-                f"a normalisation cannot {what}, which has one value a channel: {first_line(error)}. Set "
+                f"a normalisation cannot {what}, which has one value per channel: {first_line(error)}. Set "
                 "data.batch_size so that no batch is left with one sample, or drop_last where the data have it."
             )
         of_labels = not isinstance(error, ValueError) and any(words in str(error) for words in LABEL_FAULTS)
         for member, each in zip(self.own, passes) if of_labels else ():
             if wrong := wrong_labels(each).rstrip("."):
-                return f"member '{member.name}' cannot {what}: {wrong}. Mend the labels, or set the net's num_classes."
+                return (
+                    f"member '{member.name}' cannot {what}: {wrong}. Correct the labels, or set the net's num_classes."
+                )
         return ""
 
     def _in_words(self, number: int) -> str:
@@ -505,7 +507,7 @@ class ImageClassifier(pl.LightningModule):
         if broken := self._not_finite() - self._masks:
             name, key = min(broken)
             raise DivergedError(
-                f"{key} of member '{name}' holds values that are no numbers after step {self.global_step}. The "
+                f"{key} of member '{name}' holds values that are not finite after step {self.global_step}. The "
                 "checkpoint before that and what was logged so far are kept; try a smaller learning rate."
             )
 

@@ -41,7 +41,8 @@ def check_outputs(
         if got != (SAMPLES, classes):
             raise UserError(
                 f"member '{name}' has outputs {got[1:]} for a sample, the data have {classes} classes: set the net's "
-                f"num_classes (of a net with as many outputs as inputs, its width and data.components) to {classes}."
+                f"number of outputs to {classes}: num_classes, classes of ResidualMLP, vocabulary of GPT, and where there are as "
+                "many outputs as inputs its width and data.components."
             )
         if not isinstance(returned, Tensor):
             found.add(name)

@@ -28,9 +28,9 @@ WEIGHTS_EVERY = (
 )
 SHOWN = 3  # samples, tensors or losses that a message names
 ADVICE: Mapping[Part, str] = {
-    "data": "Mend these samples, or leave them out.",
-    "weight": "The gradients before were finite: the optimizer's update wrote it, or something else.",
-    "buffer": "See what writes to it.",
+    "data": "Correct these samples, or leave them out.",
+    "weight": "The gradients of the step before were finite: most likely the optimizer's update made it.",
+    "buffer": "Check which code writes to this buffer.",
     "update": "Try a smaller learning rate, or another epsilon of the optimizer.",
     "unknown": "To know the layer, go on from the last checkpoint with --model.finite_every 1.",
 }

@@ -1,4 +1,4 @@
-"""How a net describes its blocks: the parts that map one feature map to the next, skip included.
+"""How a net describes its blocks: the parts that map one signal to the next, skip included.
 
 Measures meet a block only through `blocks_of` and `span_of`. Names are 1-based in forward order and become keys:
 "block05", a span "block03-block05". A net that does not describe itself has the names of its modules: "layer1.0".
@@ -49,7 +49,7 @@ class Span:
     modules: tuple[nn.Module, ...]  # applied one after the other
 
     def __call__(self, x: Tensor, before_relu: bool = False) -> Tensor:
-        """The output for a batch x (B, C, H, W).
+        """The output for a batch x (B, ...): (B, C, H, W) of feature maps, (B, T, d) of tokens.
 
         Raises:
             UserError: ``before_relu`` of a block that does not have it.

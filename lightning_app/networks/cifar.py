@@ -26,6 +26,8 @@ def standard_deviation(weight: Tensor, scheme: Scheme, fan: Fan = "in") -> float
     >>> standard_deviation(torch.empty(32, 2, 3, 3), "kwi", fan="out") == (2 / 288) ** 0.5
     True
     """
+    if fan not in ("in", "out"):
+        raise UserError(f"fan must be 'in' (as the paper writes) or 'out', got {fan!r}.")
     outputs, inputs, *window = weight.shape
     size = (inputs if fan == "in" else outputs) * math.prod(window)
     if scheme in ("kwi", "hmwi"):

@@ -64,7 +64,7 @@ class CifarResNet(nn.Module):
         in_channels: channels of the images.
 
     Raises:
-        ValueError: for a depth that is not 6n + 2, with the nearest right ones.
+        UserError: for a depth that is not 6n + 2 (the nearest ones are named), or a width below 1.
     """
 
     def __init__(

@@ -50,7 +50,7 @@ class Layer:
 
     @property
     def rows(self) -> slice:
-        """Those of `parameter` that are this layer's."""
+        """The rows of `parameter` that belong to this layer."""
         return self._third if self.role and self.weight_name.endswith("in_proj_weight") else slice(None)
 
     @property
@@ -81,7 +81,7 @@ class Layer:
 
     @property
     def parameters(self) -> list[tuple[Tensor, slice]]:
-        """That of the weight, and of the bias where there is one, each with the rows of it that are this layer's."""
+        """Its weight and, where there is one, its bias: each the tensor that holds it, and the layer's rows in that."""
         packed = self.role not in ("", "output")
         owner = self.module.out_proj if self.role == "output" else self.module
         bias = getattr(owner, "in_proj_bias" if packed else "bias", None)
@@ -124,7 +124,7 @@ class Layer:
         """T(W), of the plain layer that computes ``W x + S x``; W itself without a skip. In float64 on the CPU.
 
         Raises:
-            ValueError: as `identity`.
+            UserError: as `identity`.
         """
         return self.weight64() + self.identity() if self.skip else self.weight64()
 
@@ -132,7 +132,7 @@ class Layer:
         """rho, the weight that alone gives S x: 1 at (c, c), of a convolution at its centre tap. float64 on the CPU.
 
         Raises:
-            ValueError: for a convolution by which S x cannot be written: grouped, of several strides, or not centred.
+            UserError: for a convolution by which S x cannot be written: grouped, of several strides, or not centred.
         """
         if not self.is_conv:
             return torch.eye(*self.weight.shape, dtype=torch.float64)
@@ -142,7 +142,7 @@ class Layer:
             for (before, after), window, dilation in zip(padding_of(conv), conv.kernel_size, conv.dilation)
         )
         if conv.groups != 1 or not centred or len({*conv.stride}) > 1:
-            raise ValueError(
+            raise UserError(
                 f"{self.name} has a skip, which is a convolution with a centre tap only if groups is 1, the stride one "
                 f"number and the padding half the window, got {conv}. Describe the layer with skip=False."
             )
@@ -161,7 +161,8 @@ def each_once(layers: Sequence[Layer]) -> list[Layer]:
 
 
 def named_at(name: str, call: int) -> str:
-    """
+    """The name of a layer at its n-th call in a forward pass.
+
     >>> named_at("layer07", 1), named_at("layer07", 2)
     ('layer07', 'layer07_2')
     """

@@ -72,7 +72,7 @@ class PreactResNet(nn.Module):
         in_channels: channels of the images.
 
     Raises:
-        UserError: for a depth that is not 3nN + 2, with the nearest right ones, and for n < 1.
+        UserError: for a depth that is not 3nN + 2 (the nearest ones are named), or n or a width below 1.
     """
 
     def __init__(

@@ -48,12 +48,13 @@ class SimplifiedNet(nn.Module):
         init: "kwi" or "hmwi" for the convolutions; None takes the paper's choice, HMWI for residual nets, else KWI.
         fan: S of the scheme, fan-in as the paper writes or fan-out.
         init_conv0: scheme of the first convolution, which is not a block; None takes ``init`` (Table 3 supports this).
-        init_fc: scheme of the linear layer; the paper does not say, "torch" keeps U(+-1/8) with PyTorch's bias.
+        init_fc: scheme of the linear layer; the paper does not say, "torch" keeps PyTorch's: weights and bias from
+            U(+-1/√(4 width)), +-1/8 at width 16.
         width: channels of the first group.
         in_channels: channels of the images.
 
     Raises:
-        ValueError: for a depth that is not 3N + 2, with the nearest right ones.
+        UserError: for a depth that is not 3N + 2 (the nearest ones are named), a width below 1, an unknown init or fan.
     """
 
     def __init__(

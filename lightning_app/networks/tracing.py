@@ -96,7 +96,7 @@ def _reason(layer: Layer, calls: list[int], samples: int) -> str:
     if not calls:
         return "the net never calls it: it is not used, or its weight is without it"
     if NO_TENSOR in calls:  # embeddings of positions that are given a shape
-        return "its input is no tensor"
+        return "its input is not a tensor"
     if OTHER_MAP in calls:
         own, kind = type(layer.module).__name__, _kind(layer.module).__name__
         return f"its class {own} computes something else with its weight than a {kind}"

@@ -110,10 +110,19 @@ class Transformer(nn.Module):
     ``norm`` "pre" there is a LayerNorm in front of the readout too, as nothing else normalises the stream.
 
     Args:
+        embedding: maps the input to (B, T, width).
+        width: d, a multiple of heads.
+        depth: blocks, each of attention and perceptron.
+        heads: attention heads per block.
+        classes: number of logits.
+        causal: whether a token sees itself and those before it only.
         skip: around attention and perceptron.
         norm: LayerNorm in front of a branch, behind the sum, or none.
         activation: of the perceptron.
         hidden: its inner units; None for 4 d.
+
+    Raises:
+        UserError: for a size below 1, a width that heads does not divide, or an unknown skip, norm or activation.
     """
 
     def __init__(
@@ -130,14 +139,14 @@ class Transformer(nn.Module):
         hidden: int | None = None,
     ) -> None:
         super().__init__()
-        if width % at_least(1, heads=heads):
+        if width % at_least(1, type(self).__name__, heads=heads):
             raise UserError(f"width must be a multiple of heads, got {width} and {heads}.")
         for name, value in {"skip": skip, "norm": norm, "activation": activation}.items():
             if value not in CHOICES[name]:
                 raise UserError(f"{name} is one of {', '.join(CHOICES[name])}, got {value!r}.")
         self.residual = skip != "none"
         self.causal = causal
-        inner = 4 * width if hidden is None else at_least(1, hidden=hidden)
+        inner = 4 * width if hidden is None else at_least(1, type(self).__name__, hidden=hidden)
 
         def block() -> nn.Module:
             perceptron = nn.Sequential(nn.Linear(width, inner), ACTIVATIONS[activation](), nn.Linear(inner, width))
@@ -145,9 +154,9 @@ class Transformer(nn.Module):
             return nn.Sequential(*(Branch(width, map, skip, norm, 2 * depth) for map in maps))
 
         self.embedding = embedding
-        self.blocks = nn.Sequential(*(block() for _ in range(at_least(1, depth=depth))))
+        self.blocks = nn.Sequential(*(block() for _ in range(at_least(1, type(self).__name__, depth=depth))))
         self.last_norm = nn.LayerNorm(width) if norm == "pre" else nn.Identity()
-        self.readout = nn.Linear(width, at_least(1, classes=classes))
+        self.readout = nn.Linear(width, at_least(1, type(self).__name__, classes=classes))
         self._initialise()
 
     @torch.no_grad()
@@ -178,14 +187,15 @@ class Transformer(nn.Module):
 class GPT(Transformer):
     """A causal transformer that predicts the token after the last, (B, T) int64 -> logits (B, vocabulary).
 
-    The readout is not tied to the embedding. Takes the arguments of `Transformer` too.
+    The readout is not tied to the embedding.
 
     Args:
         vocabulary: number of tokens, and of classes.
         context: the longest sequence, T.
         width: d.
         depth: blocks.
-        heads: of an attention.
+        heads: attention heads per block.
+        of_blocks: ``skip``, ``norm``, ``activation`` and ``hidden`` of `Transformer`.
     """
 
     def __init__(
@@ -197,7 +207,12 @@ class GPT(Transformer):
         heads: int = 4,
         **of_blocks: Any,
     ) -> None:
-        sizes = at_least(1, vocabulary=vocabulary), at_least(1, context=context), at_least(1, width=width)
+        who = type(self).__name__
+        sizes = (
+            at_least(1, who, vocabulary=vocabulary),
+            at_least(1, who, context=context),
+            at_least(1, who, width=width),
+        )
         super().__init__(TokenEmbedding(*sizes), width, depth, heads, vocabulary, True, **of_blocks)
 
 
@@ -206,8 +221,6 @@ class ViT(Transformer):
 
     The mean, instead of a class token, is Beyer et al.'s (2022, "Better plain ViT baselines for ImageNet-1k").
 
-    Takes the arguments of `Transformer` too.
-
     Args:
         image_size: height and width of the images.
         patch: side of a patch, which divides it.
@@ -215,7 +228,8 @@ class ViT(Transformer):
         num_classes: number of logits.
         width: d.
         depth: blocks.
-        heads: of an attention.
+        heads: attention heads per block.
+        of_blocks: ``skip``, ``norm``, ``activation`` and ``hidden`` of `Transformer`.
     """
 
     def __init__(
@@ -229,7 +243,8 @@ class ViT(Transformer):
         heads: int = 4,
         **of_blocks: Any,
     ) -> None:
-        if at_least(1, image_size=image_size) % at_least(1, patch=patch):
+        who = type(self).__name__
+        if at_least(1, who, image_size=image_size) % at_least(1, who, patch=patch):
             raise UserError(f"image_size must be a multiple of patch, got {image_size} and {patch}.")
-        patches = PatchEmbedding(image_size, patch, in_channels, at_least(1, width=width))
+        patches = PatchEmbedding(image_size, patch, in_channels, at_least(1, who, width=width))
         super().__init__(patches, width, depth, heads, num_classes, False, **of_blocks)

@@ -24,7 +24,7 @@ examples:
   python main.py report runs/cifar10/res20 --export pdf,latex     figures and tables for a paper, in report-export/
   python main.py report runs/yu-tomasi results/yu-tomasi          with the verdicts that `reproduce` has written
 
-The page is one file without network: figures that answer to the pointer, tables, and the numbers behind each figure as CSV.
+The page is one file that needs no network: figures that answer to the pointer, tables, and the numbers behind each figure as CSV.
 """
 
 
@@ -49,15 +49,16 @@ def report(
 
     Args:
         runs: run folders, or folders of them, or of results of ``reproduce``.
-        out: the page's file. None: ``report.html`` beside the runs.
+        out: the page's file, or a folder for ``report.html``. None: ``report.html`` beside the runs.
         layer: of the histograms of cushions, such as "layer10". None: layer10, or the middle one.
         export: formats of figures and tables as files beside the page: some of "pdf", "svg", "csv", "latex".
 
     Of several runs, those that cannot be read are left out with a warning.
 
     Raises:
-        UserError: if a path holds no run, naming it.
+        UserError: if a path holds no run, a single run cannot be read, ``layer`` was not measured, or a format is unknown.
     """
+    export = formats(",".join(export)) if export else ()
     paths = [runs] if isinstance(runs, str | Path) else runs
     found, verdicts = _found([Path(path).expanduser() for path in paths])
     target = None if out is None else Path(out).expanduser()

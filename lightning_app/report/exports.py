@@ -21,7 +21,7 @@ def formats(option: str) -> tuple[str, ...]:
     """The formats that an option names.
 
     Raises:
-        UserError: one of them is none of ours.
+        UserError: for an unknown one.
 
     >>> formats("svg, pdf")
     ('svg', 'pdf')
@@ -29,7 +29,7 @@ def formats(option: str) -> tuple[str, ...]:
     found = tuple(dict.fromkeys(word.strip().lower() for word in option.split(",") if word.strip()))
     if not found or (unknown := [word for word in found if word not in FORMATS]):
         raise UserError(
-            f"expected --export to be some of {', '.join(FORMATS)} with commas between, got {option!r}"
+            f"export takes some of {', '.join(FORMATS)}, with commas between on the command line, got {option!r}"
             + (f": {', '.join(unknown)} is not among them." if found else ".")
         )
     return found

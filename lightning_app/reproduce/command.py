@@ -272,5 +272,5 @@ def _parser() -> argparse.ArgumentParser:
     names, only = "RUN,...", "make only these runs or computations now"
     parser.add_argument("--only", type=lambda text: text.split(","), metavar=names, help=only)
     parser.add_argument("--for", dest="limit", metavar="TIME", help="stop by itself within so long, like 165m or 2h")
-    parser.add_argument("--seeds", metavar="SEEDS", help="train only these seeds now: 0-6, or 7")
+    parser.add_argument("--seeds", metavar="SEEDS", help="train only these seeds now: 0-6, or 7 for seed 7")
     return parser

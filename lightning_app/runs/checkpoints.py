@@ -90,10 +90,12 @@ def _read_weights(file: Path) -> dict[str, Any]:
     try:
         said = json.loads(metadata[CHECKPOINT])
     except ValueError as error:
-        raise UserError(f"{file} is no file of ours: its metadata '{CHECKPOINT}' is no JSON: {error}.") from error
+        raise UserError(
+            f"{file} was not written by SkipScope: its metadata '{CHECKPOINT}' is not JSON: {error}."
+        ) from error
     if not isinstance(said, dict):
         raise UserError(
-            f"{file} is no file of ours: its metadata '{CHECKPOINT}' should be an object, got {type(said).__name__}."
+            f"{file} was not written by SkipScope: its metadata '{CHECKPOINT}' should be an object, got {type(said).__name__}."
         )
     return {**said, "state_dict": weights, "callbacks": {}}
 

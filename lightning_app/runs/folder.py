@@ -284,7 +284,7 @@ class RunFolder:
             categories: members and names as pandas categories, which are grouped several times faster than text.
 
         Raises:
-            ValueError: if the file is missing or is not a log, saying which.
+            UserError: if the file is missing or is not a log, saying which.
         """
         import pandas as pd
 
@@ -295,7 +295,10 @@ class RunFolder:
         log = log if log.exists() else packed
         text = text[: text.rfind(b"\n") + 1]  # a killed process may leave half a line: its number would be wrong
         if not text.startswith(",".join(COLUMNS).encode() + b"\n"):
-            raise UserError(f"{log} is not a log of ours: its first line should be {','.join(COLUMNS)}.")
+            raise UserError(
+                f"{log} must begin with the line {','.join(COLUMNS)}, got {text[:60].decode(errors='replace')!r}: it is "
+                "damaged, or was written by another program. Restore it, or name another run."
+            )
         words, counts = dict.fromkeys(("member", "name"), "category"), {"epoch": "float64", "step": "int64"}
         # What repr() wrote has to be read exactly: from pandas 3.1 on it always is, before it had to be asked for.
         exact = {} if tuple(map(int, pd.__version__.split(".")[:2])) >= (3, 1) else {"float_precision": "round_trip"}
@@ -304,7 +307,9 @@ class RunFolder:
             frame = pd.read_csv(io.BytesIO(text), dtype={**words, **counts, "value": "float64"}, **nan, **exact)
             _check_counts(frame)
         except (ValueError, OverflowError) as error:
-            raise UserError(f"{log} has a row that is not member,epoch,step,name,value: {error}.") from error
+            raise UserError(
+                f"{log} has a row that is not member,epoch,step,name,value: {error}. Restore the file."
+            ) from error
         if (frame["epoch"] % 1 == 0).all():  # nothing was measured within an epoch
             frame["epoch"] = frame["epoch"].astype("int64")
         frame = frame.drop_duplicates(["member", "epoch", "name"], keep="last").reset_index(drop=True)
@@ -414,7 +419,7 @@ def _layer_row(member: str, layer: str, path: str, kind: str, shape: str, reason
 
 
 def find_runs(paths: Iterable[Path | str]) -> list[RunFolder]:
-    """The run folders at or below the given paths, each once, sorted by path. ValueError: if a path holds no run, naming it."""
+    """The run folders at or below the given paths, each once, sorted by path. UserError: if a path holds no run, naming it."""
     found: dict[Path, RunFolder] = {}  # by place, of which a link is another name
     for path in (Path(path).expanduser() for path in paths):
         folders = sorted(run_folders(path))

@@ -70,8 +70,8 @@ def best_effort(logger: Logger) -> Iterator[None]:
         if logger not in _warned:
             _warned.add(logger)
             log.warning(
-                f"{type(logger).__name__} does not take what is logged ({reason(error)}): the run goes on "
-                "without it, and the run folder has everything. With --strict it stops."
+                f"{type(logger).__name__} failed ({reason(error)}): the run goes on, and this logger may lack numbers. The "
+                "run folder has them all. With --strict the run stops instead."
             )
 
 
@@ -395,7 +395,7 @@ class AutoWandbLogger(WandbLogger):
             which = "these runs" if others else "this run"
             print(f"W&B is offline; upload {which} later with: wandb sync {target}", flush=True)
         elif mode == "online":
-            more = f" and {len(others)} more, one a seed" if others else ""
+            more = f" and {len(others)} more, one per seed" if others else ""
             print(f"W&B: {first.url}{more} (uploads nothing with WANDB_MODE=offline)", flush=True)
 
     def _start(self, mode: str, seed: int | None) -> Any:

@@ -138,7 +138,9 @@ class OpenRun:
             raise UserError(f"no array '{field}' in {file}.npz; there are {', '.join(fields)}.")
         for key, *_, of_key in found:
             if of_key.ndim != 1:
-                raise UserError(f"{key} has shape {of_key.shape}, which is no list of samples: take RunFolder.arrays.")
+                raise UserError(
+                    f"{key} has shape {of_key.shape}, not one value per sample: read it with run.folder.arrays."
+                )
         _, *whose, values = zip(*found)
         sizes = [len(one) for one in values]
         columns = dict(zip(("epoch", "member", "family", "layer"), whose, strict=True))

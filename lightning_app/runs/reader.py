@@ -43,7 +43,7 @@ class Run:
         label: what it is called among others; its folder's name if not given.
 
     Raises:
-        ValueError: from the run folder, if there is no log or it is not one of ours.
+        UserError: from the run folder, if there is no log or it is not one that SkipScope wrote.
     """
 
     def __init__(self, folder: RunFolder, label: str | None = None) -> None:

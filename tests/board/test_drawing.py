@@ -96,7 +96,7 @@ def test_a_damaged_run_is_named_and_the_others_are_drawn(watched, tmp_path, monk
     draw_only(monkeypatch, configs)
     page.redrawn()
     (problem,) = page.problems
-    assert str(damaged) in problem and "not a log of ours" in problem
+    assert str(damaged) in problem and "must begin with the line" in problem
     assert "half,plain,train/risk,0,2.3" in page.sections["configs"] and "train/ri," not in page.sections["configs"]
 
 

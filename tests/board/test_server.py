@@ -198,7 +198,7 @@ def test_each_start_has_a_token_of_its_own(server):
 
 
 def test_a_port_that_is_taken(server):
-    with pytest.raises(UserError, match=r"port \d+ cannot be had .*--port 0"):
+    with pytest.raises(UserError, match=r"cannot listen on port \d+ .*--port 0"):
         Server(SimpleNamespace(), server.server_address[1])
     with pytest.raises(UserError, match="port 70000"):
         Server(SimpleNamespace(), 70_000)

@@ -399,11 +399,11 @@ def test_of_several_outputs_the_first_with_a_row_a_sample_is_looked_at(extra):
         (torch.zeros(3), "pairs \\(inputs, labels\\) or dicts with labels, got a tensor \\(3,\\)"),
         (
             {"input_ids": torch.zeros(2, 3)},
-            "labels of a batch are a tensor with a row a sample, got a NoneType in a dict",
+            "labels of a batch are a tensor with one row per sample, got a NoneType in a dict",
         ),
         (
             {"input_ids": ["a", "b"], "labels": torch.zeros(2)},
-            "tensors with a row for each of its 2 labels, got 2 of them",
+            "tensors with a row for each of its 2 labels, got a list of 2",
         ),
         (
             {"pixels": torch.zeros(2, 3), "labels": torch.zeros(2)},

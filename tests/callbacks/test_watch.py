@@ -479,7 +479,7 @@ def test_of_two_processes_the_first_measures_and_neither_waits(tmp_path):
 @pytest.mark.skipif(not COMPILES, reason="torch.compile needs a C++ compiler and Python's headers")
 @pytest.mark.parametrize(
     ("given", "said"),
-    [("the compiled net", "compiled nets run no hooks"), ("its inside", "no training pass went through")],
+    [("the compiled net", "compiled nets run no hooks"), ("its inside", "no training pass of this module")],
 )
 def test_a_compiled_net_has_weights_and_a_warning_and_trains_as_ever(tmp_path, caplog, given, said):
     def run(watching: bool) -> nn.Module:
@@ -527,8 +527,8 @@ def test_what_is_kept_does_not_grow_with_the_steps(tmp_path):
     [
         ({"every": 0}, "every_n_steps of WeightMass must be at least 1"),
         ({"measures": [LayerCushion]}, "expected measures such as LayerCushion()"),
-        ({"steps_per_epoch": 0}, "expected steps_per_epoch from 1"),
-        ({"total_steps": 3, "steps_done": 4}, "expected total_steps from 1"),
+        ({"steps_per_epoch": 0}, "steps_per_epoch must be at least 1"),
+        ({"total_steps": 3, "steps_done": 4}, "must be at least 1 and at least steps_done"),
     ],
 )
 def test_mistakes_are_said_before_training(tmp_path, options, said):

@@ -238,7 +238,7 @@ def test_what_begins_with_a_dot_is_no_function():
 
 def test_a_checkpoint_of_another_program_is_an_error_message(tmp_path):
     torch.save({"state_dict": nn.Linear(2, 2).state_dict()}, tmp_path / "other.ckpt")
-    with pytest.raises(UserError, match=r"other\.ckpt is no checkpoint of a run here: .* --weights FILE"):
+    with pytest.raises(UserError, match=r"other\.ckpt is not a checkpoint of `fit`: .* --weights FILE"):
         Trainer(logger=False).measure(LightningModule(), ckpt_path=str(tmp_path / "other.ckpt"))
 
 

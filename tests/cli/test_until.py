@@ -41,7 +41,7 @@ def test_an_equivalence_has_a_margin():
     [
         (["--until", "test/error", "--max-seeds", "6"], "--max-seeds expects a number of seeds, at least 7, got '6'"),
         (["--until"], "--until expects a value"),
-        (["--until", "test/error", "--until=test/risk"], "--until is there twice"),
+        (["--until", "test/error", "--until=test/risk"], "--until is given twice"),
         (["--until", "test/error", "--print_config"], "--until trains: leave out --print_config"),
         (["--help", "--until", "test/error"], "--until trains: leave out --help"),
     ],
@@ -77,7 +77,7 @@ def test_runs_are_looked_for_where_fit_writes_them(monkeypatch, tmp_path):
 def test_a_fit_that_leaves_no_run_ends_it(monkeypatch, tmp_path):
     monkeypatch.setattr(until, "to_its_end", lambda words: 0)
     asked = Runs(tmp_path, "x", "a", "b", start=100)
-    with pytest.raises(UserError, match=r"expects a run in .*x-seed100-106, and `fit` left none"):
+    with pytest.raises(UserError, match=r"expects a run in .*x-seed100-106, found none after `fit`"):
         _until_settled([], Question.parse("test/error"), 26, asked, {})
 
 

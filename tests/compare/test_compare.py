@@ -246,9 +246,9 @@ def test_nets_that_are_not_equally_far_are_compared_where_all_are(tmp_path, caps
         ("run:good", "run:bad", ["-m", "test/eror"], "did you mean test/error"),
         ("run:good", "run:bad", ["--margin", "-1"], "expected a number above 0, got -1"),
         ("run:good", "run:bad", ["--margin", "wide"], "expected a number above 0, got wide"),
-        ("run:good", "digits", [], "learnt different things"),
+        ("run:good", "digits", [], "were trained on different tasks"),
         ("run:good,run:good", "run:bad", [], "found no log.csv"),
-        ("twice", "run:bad", [], "has seed 0 more than once"),
+        ("twice", "run:bad", [], "has seed 0 in several runs"),
     ],
 )
 def test_a_mistake_is_one_message(tmp_path, monkeypatch, capsys, a, b, more, said):
@@ -267,7 +267,7 @@ def test_a_side_is_in_the_order_of_seeds_and_no_net_is_on_both(tmp_path):
         make(tmp_path / name, {"net": GOOD}, seeds=[*range(10)][::-1])
     a, b = f"{tmp_path}/run", f"{tmp_path}/run/../other:net"
     assert sides_of(a, b).seeds == tuple(range(10))
-    with pytest.raises(UserError, match="run/net-seed00 is on both sides"):
+    with pytest.raises(UserError, match="run/net-seed00 is on both sides: name two"):
         sides_of(a, f"{tmp_path}/other/../run:net")
     with pytest.raises(UserError, match="test/odd at the same epoch in all nets of both sides, got epochs none in A"):
         RunFolder(tmp_path / "run").append([Row("net-seed00", 9, 90, "test/odd", 1.0)])
@@ -307,7 +307,7 @@ def test_what_does_not_belong_together_gets_a_message(tmp_path, capsys):
     assert "Not all nets of A are at epoch 5" in said
     make(tmp_path / "a" / "y", {"net": [0.1]}, [10], data={"class_path": "Digits"})
     assert main(["compare", f"{tmp_path}/a", f"{tmp_path}/b"]) == 2
-    assert "learnt different things" in capsys.readouterr().err
+    assert "were trained on different tasks" in capsys.readouterr().err
 
 
 def test_names_of_other_people_do_not_reach_the_terminal(tmp_path, capsys):

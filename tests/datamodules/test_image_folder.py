@@ -279,7 +279,7 @@ def test_anything_in_a_file_is_a_picture_or_an_error(tmp_path):
         ),
         ((".",), {"class_names": ["cat", "dog", "cat"]}, "each class once, got cat twice"),
         ((".",), {"class_names": []}, "each class once, got none"),
-        ((".",), {"class_names": "nowhere.txt"}, "a text file with a name a line, found no file nowhere.txt"),
+        ((".",), {"class_names": "nowhere.txt"}, "a text file with one name per line, found no file nowhere.txt"),
     ],
 )
 def test_a_wrong_tree_is_an_error(there, arguments, message, tmp_path):

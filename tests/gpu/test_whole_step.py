@@ -349,7 +349,7 @@ def test_one_net_that_a_graph_trains_otherwise_is_enough(captures, caplog, monke
 def test_a_batch_that_cannot_be_normalised_is_the_loops_error_message(captures):
     net = partial(nn.Sequential, nn.Flatten(), nn.Linear(3072, 10), nn.BatchNorm1d(10))
     data = Digits(batch_size=33, train_limit=100, test_limit=60, eval_batch_size=50)
-    with pytest.raises(UserError, match="which has one value a channel"):
+    with pytest.raises(UserError, match="which has one value per channel"):
         captures.fit(2, data=data, arms={"net": Arm(net=net)})
 
 

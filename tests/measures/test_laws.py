@@ -1,4 +1,4 @@
-"""Laws of every measure: it leaves no trace, and what it says hangs on the net, the samples and its seed alone."""
+"""Laws of every measure: it leaves no trace, and what it says depends on the net, the samples and its seed alone."""
 
 import copy
 import dataclasses

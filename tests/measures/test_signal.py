@@ -203,7 +203,7 @@ def test_embeddings_that_are_given_a_shape():
     found = watched(one, x, torch.tensor([0, 1, 0, 1, 1]))
     assert found["layer01/activation"] == pytest.approx(rms(one.positions.weight.detach()), rel=1e-6)
     assert [(each.path, each.reason) for each in survey(one, x[:1])] == [
-        ("positions", "its input is no tensor"),
+        ("positions", "its input is not a tensor"),
         ("fc", ""),
     ]
 

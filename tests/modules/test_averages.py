@@ -60,7 +60,7 @@ def test_a_mask_of_infinities_is_neither_averaged_nor_taken_for_a_divergence(tmp
     assert average_of(module).mask.equal(module.members[0].net.mask) and average_of(module).mask[0, 1] == -torch.inf
     norm = next(each for each in module.members[0].net.modules() if isinstance(each, torch.nn.BatchNorm2d))
     norm.running_var[0] = torch.inf  # what a step makes infinite has diverged
-    with pytest.raises(UserError, match="running_var of member 'net' holds values that are no numbers"):
+    with pytest.raises(UserError, match="running_var of member 'net' holds values that are not finite"):
         module.trainer.save_checkpoint(tmp_path / "masked.ckpt")
 
 

@@ -180,7 +180,7 @@ def test_bfloat16_training_is_finite_and_learns_in_float32_weights():
 def test_a_batch_of_one_sample_that_cannot_be_normalised_is_an_error_message(norm):
     data = GaussianMixture(samples=51, test_samples=10, dimensions=4, batch_size=10)
     module = classifier(net=lambda: ResidualMLP(4, 5, 3, norm=norm), channels_last=False)
-    with pytest.raises(UserError, match=r"one value a channel: Expected more than 1 value .* Set data.batch_size"):
+    with pytest.raises(UserError, match=r"one value per channel: Expected more than 1 value .* Set data.batch_size"):
         fit(module, epochs=1, data=data)
 
 

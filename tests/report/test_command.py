@@ -50,7 +50,7 @@ def test_foreign_log_and_broken_config(run, capsys):
     assert "is not YAML" in capsys.readouterr().err
     (run.path / "log.csv").write_text("loss\n1.0\n")
     assert main(["report", str(run.path)]) == 2
-    assert "not a log of ours" in capsys.readouterr().err
+    assert "must begin with the line" in capsys.readouterr().err
 
 
 def test_of_several_runs_a_damaged_one_is_named_and_left_out(make, tmp_path, capsys, caplog):

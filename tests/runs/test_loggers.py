@@ -81,7 +81,7 @@ SEEDS = {"seeds": (3, 4, 5), "run_per": "seed"}
             {},
             SEEDS,
             ["online"] * 3,
-            "W&B: https://example.org/run and 2 more, one a seed (uploads nothing with WANDB_MODE=offline)\n",
+            "W&B: https://example.org/run and 2 more, one per seed (uploads nothing with WANDB_MODE=offline)\n",
         ),
         ({}, {"seeds": (3,), "run_per": "seed"}, ["online"], ""),
     ],

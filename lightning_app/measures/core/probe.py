@@ -82,7 +82,7 @@ def probe_forward(
     of the same images (docs/speed.md, "measures"); uncompiled about twice one.
 
     Raises:
-        UserError: for a net in training mode, and for samples of which none has a label that counts.
+        UserError: for a net in training mode, no batch, and samples of which none has a label that counts.
     """
     check_evaluating(net, "a probe")
     net, taps = _instrument(net, layers)
@@ -99,7 +99,7 @@ def probe_forward(
         # the heap had grown by gigabytes. Stacked out here: in the compiled graph it costs a third of an evaluation.
         results.append((risk, errors, torch.stack([_of_all(three, len(labels)) for three in norms]) if norms else None))
     if not results:
-        raise ValueError("a probe needs at least one batch of (images, labels), got none.")
+        raise UserError("a probe needs at least one batch of (images, labels), got none: check the probe's loader.")
     if not terms:
         raise UserError("a risk needs a label that counts, but all of these are ignored: give other probe samples.")
     losses, wrongs, of_batches = zip(*results)

@@ -79,7 +79,7 @@ def recalibrate_in_pieces(net: nn.Module, norms: Collection[_BatchNorm], pieces:
     counts = {norm: _set_moments(net, norm, pieces) for norm in called}
     for norm, count in counts.items():
         if count == 1:
-            raise UserError(f"{TOO_FEW} one value a channel has no variance: take more, data.probe_size.")
+            raise UserError(f"{TOO_FEW} one value per channel has no variance: take more, data.probe_size.")
         norm.running_var *= count / (count - 1)
 
 

@@ -97,8 +97,8 @@ class GaussNewton(InParameters):
             raise DivergedError(f"{matrix} needs a finite loss, and that of this net is {known}: it diverged.")
         if not math.isclose(asked, known, rel_tol=1e-3, abs_tol=1e-6):
             raise UserError(
-                f"{matrix} is that of the mean cross-entropy, {known:.4g} here, and this loss is {asked:.4g}: ask for the "
-                "Hessian."
+                f"{matrix} is that of the mean cross-entropy, {known:.4g} here, and this loss is {asked:.4g}: set "
+                "matrix to hessian."
             )
         return labels
 

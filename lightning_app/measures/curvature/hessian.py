@@ -134,7 +134,9 @@ class Hessian(InParameters):
         self._chunks = cut(batches, self.like.dtype, lambda inputs: CHUNK // max(1, inputs[:1].numel()))
         self._terms = sum(counted(labels, loss) for _, labels in self._chunks)
         if not self._terms:
-            raise UserError("a Hessian needs at least one sample, got none.")
+            raise UserError(
+                "a Hessian needs at least one sample with a label that counts, got none: give other probe samples."
+            )
         self._loss_dtype = self._dtype_of_loss()
         self._check_loss()
         of_number = self._graph_of_number()
@@ -347,7 +349,9 @@ def chosen(net: nn.Module, names: Sequence[str] | None = None) -> dict[str, nn.P
     """The parameters to differentiate in, by name; None for all trainable ones."""
     trainable = trained_weights(net)
     if wrong := [name for name in names or () if name not in trainable]:
-        raise UserError(f"'{wrong[0]}' is no trainable parameter of this {type(net).__name__}.")
+        raise UserError(
+            f"'{wrong[0]}' is not a trainable parameter of this {type(net).__name__}: see net.named_parameters()."
+        )
     chosen = trainable if names is None else {name: trainable[name] for name in names}
     if not chosen:
         raise UserError(f"this {type(net).__name__} has no trainable parameters, and so no Hessian.")

@@ -31,9 +31,7 @@ SINGLE = 12.0  # n <v, y>^2 of a random start is chi-square with one degree of f
 TINY = 1e-9  # of the same: no random start has so little of an eigenvector
 LEAST = 3  # steps: the error of ||H||_F^2 needs the fourth moment, which 3 nodes have
 BISECTIONS = 16  # of 37 e-folds: to a relative 1e-3
-NOT_FINITE = (
-    "a spectrum needs a Hessian of finite numbers, and this net's has others: it has diverged. Try a smaller rate."
-)
+NOT_FINITE = "a spectrum needs a Hessian of finite numbers, and this net's has others: it has diverged. Try a smaller learning rate."
 
 # Eight bins a decade to both sides, and one bin for what is smaller than 1e-6. Fixed: pictures of epochs, nets and seeds
 # can be laid over each other, and counts of seeds added up.
@@ -57,10 +55,10 @@ class Spectrum:
     frobenius: float  # ||H||_F
     frobenius_error: float  # standard error; 0 if exact
     index_low: float  # share of negative eigenvalues, at least
-    index_high: float  # and at most
+    index_high: float  # share of negative eigenvalues, at most
     unresolved: float  # share that cannot be told from 0: by so few products, or in double precision
     condition10_low: float  # |lambda|max / 10th percentile of |lambda|, at least
-    condition10_high: float  # and at most; infinite while the percentile may be 0
+    condition10_high: float  # the same, at most; infinite while the percentile may be 0
     nodes: Tensor  # (q,) float64: where the density has its mass
     weights: Tensor  # (q,), sum 1
     density: Histogram  # expected number of eigenvalues in fixed bins, logarithmic to both sides of 0

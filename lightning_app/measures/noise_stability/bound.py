@@ -37,14 +37,14 @@ class NoiseBound:
     log10: float  # of c^2 d^2 max ||f||^2 sum / (gamma^2 m)
     log10_transferred: float  # with mu_i of T(W)
     log10_branch: float  # with mu_i of the branch alone
-    contraction: float  # c
-    depth: int  # d, layers
+    contraction: float  # c of the activations, at least 1
+    depth: int  # d, number of layers
     output: float  # max ||f(x)||, logits
     sum: float  # over layers of 1 / (mu_i^2 mu_{i->}^2)
     sum_transferred: float  # with mu_i of T(W)
     sum_branch: float  # with mu_i of the branch alone
     margin: float  # gamma, logits
-    count: int  # m
+    count: int  # m, number of samples
     margin_loss: float  # L_gamma, share of samples with a margin of gamma or less
     cushions: Tensor  # (d,) float64, mu_i
     cushions_transferred: Tensor  # (d,)
@@ -62,7 +62,7 @@ def noise_bound(
 ) -> NoiseBound:
     """Put the factors together: cushions by layer over S, c, and the logits f(x), (m, classes), and labels, (m,), of S.
 
-    mu_{i->}, being dear, may be the minimum over some of the samples only. gamma is a quantile of the margins of the samples
+    mu_{i->}, being expensive, may be the minimum over some of the samples only. gamma is a quantile of the margins of the samples
     that are classified right: positive from the start, and for a net without errors the usual quantile of all margins.
     Scaling the logits scales output and margin alike and leaves the logarithms as they are.
     """

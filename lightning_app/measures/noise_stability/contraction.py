@@ -25,7 +25,7 @@ class Contraction:
     maximum: float  # c of the bound
     median: float  # over samples and ReLUs
     mean: float  # over samples and ReLUs
-    skipped: int  # ReLUs of what has not a row a sample, such as windows or a table of positions; in no statistic
+    skipped: int  # ReLUs whose input has not one row per sample (windows, a table of positions); in no statistic
     dead: int  # pairs of sample and ReLU with relu(x) = 0: the ratio is infinite, and they are in no statistic
     maxima: Tensor  # (R,) float64, over samples, by ReLU
     medians: Tensor  # (R,) float64

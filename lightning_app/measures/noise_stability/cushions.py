@@ -55,7 +55,7 @@ class CushionStatistics:
 
     median: float  # over samples, the paper's reading, kernel norm
     minimum: float  # over data: the layer cushion proper, the largest mu with mu ||A|| ||x|| <= ||A x|| for all x
-    mean: float  # over samples, likewise
+    mean: float  # over samples, the paper's reading, kernel norm
     median_operator: float  # the paper's reading, operator norm
     median_transferred: float  # identity in both, kernel norm
     median_transferred_operator: float  # identity in both, operator norm

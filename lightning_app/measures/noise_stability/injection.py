@@ -2,7 +2,7 @@
 
 "The noise stability of a network is measured by how much the output changes when noise is added to the weights of some
 layer" (Yu & Tomasi 2019, section 5, after Arora et al. 2018). Cushions predict the answer; this is the answer. All
-hangs on how much noise is the same amount of noise for a plain and a residual layer. Three readings, side by side:
+depends on how much noise is the same amount of noise for a plain and a residual layer. Three readings, side by side:
 
 * relative: ``s ||W||_F``, of the weights that are trained. A residual layer has small W, so it gets little noise.
 * transferred: ``s ||T(W)||_F``, of the plain layer that computes the same: a residual net and its plain twin then answer

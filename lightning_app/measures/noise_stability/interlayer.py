@@ -42,20 +42,20 @@ class InterlayerStatistics:
     left, std also for one. With probes std contains the scatter of the estimate, which is ``relative_error`` times mu.
     """
 
-    median: float  # over samples
-    mean: float  # over samples
-    std: float  # over samples, n - 1
-    minimum: float  # over samples: the interlayer cushion proper
-    median_hw: float  # the same four with n = H W
-    mean_hw: float  # see `median_hw`
-    std_hw: float  # see `median_hw`
-    minimum_hw: float  # see `median_hw`
+    median: float  # over samples, n = C H W
+    mean: float  # over samples, n = C H W
+    std: float  # over samples, unbiased, n = C H W
+    minimum: float  # over samples, n = C H W: the interlayer cushion proper
+    median_hw: float  # over samples, n = H W
+    mean_hw: float  # over samples, n = H W
+    std_hw: float  # over samples, unbiased, n = H W
+    minimum_hw: float  # over samples, n = H W
     frobenius: float  # mean ||J||_F
     gain: float  # mean ||J x|| / ||x||
     relative_error: float  # standard error of ||J||_F relative to it, rms over samples; 0: exact, NaN: one probe
-    probes: int  # a sample; 0: ||J||_F is exact
+    probes: int  # random vectors per sample; 0: ||J||_F is exact
     dead: int  # samples with x = 0; they are in no statistic
-    flat: int  # other samples with J = 0; nor are they
+    flat: int  # samples with x != 0 and J = 0; they are in no statistic
     histogram: Histogram  # of samples
     samples: Tensor  # (n,) float32, mu with n = C H W, NaN where dead or flat, in the order of the data
     norms: Tensor  # (n,) float32, ||J||_F
@@ -79,7 +79,7 @@ def interlayer_cushions(
         spans: of this net (see `blocks_of`, `span_of`), each called once in a forward pass.
         batches: images on the net's device.
         bn_mode: "eval", running statistics; "batch1", those of each sample alone, in the spans and before them.
-        probes: None for the exact ||J||_F; k >= 1 random sign vectors a sample for an estimate. Blocks of a single
+        probes: None for the exact ||J||_F; k >= 1 random sign vectors per sample for an estimate. Blocks of a single
             convolution are always exact, in closed form. They are a function of seed, place in the data and span's name.
         before_relu: leave out the ReLU at the end of a span.
         half: multiply the probes in bfloat16, if the Jacobian is hand-made and in "eval". Error far below that of 4 probes;
@@ -175,7 +175,7 @@ def _summary(values: Tensor) -> dict[str, float]:
 def check_interlayer(net: nn.Module, spans: Sequence[Span], bn_mode: BnMode, probes: int | None) -> None:
     """Raise what `interlayer_cushions` would, as far as it can be said without data."""
     if bn_mode not in ("eval", "batch1"):
-        raise UserError(f"bn_mode is 'eval' or 'batch1', got {bn_mode!r}.")
+        raise UserError(f"a mode of BatchNorm (bn_modes) must be 'eval' or 'batch1', got {bn_mode!r}.")
     if probes is not None and probes < 1:
         raise UserError(f"probes must be at least 1, or None for exact norms, got {probes}.")
     if bn_mode == "eval" and any(norm.running_mean is None for norm in batch_norms(net)):

@@ -29,11 +29,11 @@ class Smoothness:
     rho: float  # at `quantile` of (sample, draw), each with its least smooth pair of cuts
     minimum: float  # over everything
     median: float  # of the same distribution as rho
-    rho_linearisation: float  # the same three of the error of linearisation alone
-    minimum_linearisation: float  # see `rho_linearisation`
-    median_linearisation: float  # see `rho_linearisation`
+    rho_linearisation: float  # rho of the error of linearisation alone
+    minimum_linearisation: float  # over everything, of the error of linearisation alone
+    median_linearisation: float  # of the same distribution as rho_linearisation
     strength: float  # ||eta|| / ||x^i||
-    quantile: float  # delta
+    quantile: float  # delta, at which rho is taken
     pairs: Tensor  # (d, d) float64, median over samples and draws by pair of cuts; NaN for j <= i
     pairs_linearisation: Tensor  # (d, d) float64
 

@@ -80,7 +80,7 @@ def check_description(span: Span, calls: Sequence[Call], bn_mode: BnMode) -> Non
     for one, other in pairwise(calls):
         if not _alike(one.first, other.x[:1]):
             raise UserError(
-                f"something lies between the blocks of {span.name}, so that it is no span: measure them singly."
+                f"something lies between the blocks of {span.name}, so that they do not form a span: name the blocks one by one."
             )
     for parts, call in zip(span.parts or (), calls):
         with normalising(bn_mode, *span.modules):

@@ -1,6 +1,6 @@
 """The normalisation layers of any net, and what Littwin & Wolf (2016, section 4) read from them: lambda.
 
-In their account the depth of the ensemble that a residual net is hangs on the factors lambda of batch normalisation
+In their account the depth of the ensemble that a residual net is depends on the factors lambda of batch normalisation
 (its ``weight``; others write gamma). To see them in any net, the net is run once on an image: hooks give the order in
 which layers and normalisations run, and a `TorchFunctionMode` sees every call that takes a layer's output. Only where a
 normalisation is the one consumer of that output can it be absorbed into the layer (`absorption`): not behind a sum, and

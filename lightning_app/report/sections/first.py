@@ -35,7 +35,7 @@ CAPTION = (
     "one look). To settle {} takes {} pairs or more: with fewer a sentence describes these nets and is no finding."
 )
 OF_RATIOS = f" Of ratios these are of their logarithms, with {100 * WITHIN:.0f} % as equivalent, for which compare has no option."
-OTHER = "Not compared with {}, because they learnt different things: {}."
+OTHER = "Not compared with {}, because they were trained on different tasks: {}."
 UNPAIRED = "Not paired by seed, but compared in their order: {}."
 REST = "{} more arms have no sentence here; the command compare takes any two."
 
