@@ -53,6 +53,7 @@ class InterlayerCushion(Measure):
         * Inputs of 0 and Jacobians of 0 are in no statistic; ``dead`` and ``flat`` count them.
         * Nets without blocks have no keys, unless ``blocks`` names modules; what a forward pass does not call once is
           refused.
+        * Before training BatchNorm has mean 0 and variance 1 in "eval".
 
     Source:
         Yu & Tomasi (2019), section 5; Arora et al. (2018), section 4 (interlayer cushion: ``minimum``) and 5.

@@ -57,6 +57,7 @@ class NoiseStability(Measure):
         A sixth to a third of a training epoch of a simplified net of depth 20 on CIFAR-10; the share grows with the depth.
 
     Breaks:
+        * Before training BatchNorm has mean 0 and variance 1.
         * Responses are linear in s until ReLUs switch: compare at one s.
         * ρ as defined is held down by biases and BatchNorm, and goes to 0 with the noise; ``rho_linearisation`` is not.
         * A skip makes the block the smallest unit: nets without blocks have neither smoothness nor bound.

@@ -94,7 +94,10 @@ def test_a_package_of_the_user_s_that_hides_ours_is_named_and_not_run(use, tmp_p
     (tmp_path / "callbacks.py").write_text("raise SystemExit('somebody else ran')\n")
     done = python(f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import skipscope; {use}", cwd=tmp_path)
     last = done.stderr.splitlines()[-2:]
-    assert last[0] == f"ImportError: expected SkipScope's own package `callbacks` in {ROOT}, found {tmp_path / 'callbacks.py'}."
+    assert (
+        last[0]
+        == f"ImportError: expected SkipScope's own package `callbacks` in {ROOT}, found {tmp_path / 'callbacks.py'}."
+    )
     assert "Rename it" in last[1]
 
 

@@ -247,4 +247,4 @@ def described(thing: Any) -> str:
         return f"a dict with {', '.join(map(str, thing))}"
     if isinstance(thing, Tensor):
         return f"a tensor {tuple(thing.shape)}"
-    return f"a {type(thing).__name__}" + f" of {len(thing)}" * isinstance(thing, (tuple, list))
+    return f"a {type(thing).__name__}" + (f" of {len(thing)}" if isinstance(thing, (tuple, list)) else "")

@@ -79,10 +79,10 @@ def test_refusals():
         GaussNewton(net, batches, loss=lambda outputs, labels: outputs.square().mean())
     with pytest.raises(UserError, match="at least one sample whose label counts, got none"):
         GaussNewton(net, [])
-    with pytest.raises(
-        UserError, match="hessian or gauss_newton or empirical_fisher, the last two without parts, got fisher"
-    ):
+    with pytest.raises(UserError, match="one of hessian, gauss_newton, empirical_fisher, got 'fisher'"):
         HessianSpectrum(matrix="fisher")
+    with pytest.raises(UserError, match="parts of HessianSpectrum need the matrix 'hessian', got 'gauss_newton'"):
+        HessianSpectrum(matrix="gauss_newton", parts=True)
 
 
 def test_samples_that_do_not_count_are_left_out_and_a_net_that_diverged_says_so():

@@ -179,7 +179,9 @@ def test_other_tasks_are_not_compared_and_other_data_not_paired(tmp_path):
     third = with_data("third", init_args={"batch_size": 9})
     assert said(base, other) == []
     assert [sentence.split()[3] for sentence in said(base, other, third)] == ["third/net"]
-    assert "Not compared with base/net, because they were trained on different tasks: other/net." in notices(base, other, third)
+    assert "Not compared with base/net, because they were trained on different tasks: other/net." in notices(
+        base, other, third
+    )
     assert "Not paired by seed, but compared in their order: third/net and base/net." in notices(base, third)
 
 

@@ -135,7 +135,7 @@ class Hessian(InParameters):
         self._terms = sum(counted(labels, loss) for _, labels in self._chunks)
         if not self._terms:
             raise UserError(
-                "a Hessian needs at least one sample with a label that counts, got none: give other probe samples."
+                "a Hessian needs at least one sample whose label counts, got none: give other probe samples."
             )
         self._loss_dtype = self._dtype_of_loss()
         self._check_loss()

