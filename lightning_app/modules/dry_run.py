@@ -9,8 +9,9 @@ from torch import Tensor, nn
 from lightning_app.common.calls import outputs_of
 from lightning_app.common.errors import UserError, first_line
 from lightning_app.common.isolation import evaluating
-from lightning_app.modules.members import Member
+from lightning_app.modules.members import Member, twin
 
+ROUNDING = 1e4  # units of rounding of the largest output: twins are within a hundred, other functions beyond a million
 SAMPLES = 2  # with one alone a `view` that merges samples and channels would pass, whatever the memory format
 
 
@@ -27,11 +28,12 @@ def check_outputs(
     """
     if shape is None or classes is None:
         return {name for name, _ in members}
-    found = set()
+    found, outputs = set(), {}
     for name, net in members:
         try:
             returned = _output(net, shape, dtype=dtype)
-            got = tuple(outputs_of(returned, type(net).__name__).shape)
+            outputs[name] = outputs_of(returned, type(net).__name__)
+            got = tuple(outputs[name].shape)
         except Exception as error:  # whatever a foreign net raises on a sample that it cannot take
             dimensions = " (channels, height, width)" if len(shape) == 3 else ""
             raise UserError(
@@ -46,7 +48,23 @@ def check_outputs(
             )
         if not isinstance(returned, Tensor):
             found.add(name)
+    nets = dict(members)
+    for member in members:
+        if member.twin_of is not None:  # made anew: after training the two need not be the same function any more
+            again = outputs_of(_output(twin(nets[member.twin_of]), shape, dtype=dtype))
+            _check_twin(member, outputs[member.twin_of], again)
     return found
+
+
+def _check_twin(member: Member, original: Tensor, again: Tensor) -> None:
+    """T is right only where a layer computes W x + S x: with something in between the twin would be another function."""
+    apart, size = (again - original).abs().max(), original.abs().max()
+    if apart > ROUNDING * torch.finfo(again.dtype).eps * size:
+        raise UserError(
+            f"member '{member.name}' is no twin of '{member.twin_of}': for the same samples their outputs, of up to "
+            f"{float(size):.3g}, differ by {float(apart):.3g}. T adds 1 to the ID entries of layers that compute W x + S x; with a "
+            "normalisation or a ReLU between W x and S x it does not hold. Correct the net's `id_weights()`, or leave the twin out."
+        )
 
 
 def _channels(net: nn.Module, shape: Sequence[int]) -> str:
@@ -104,7 +122,10 @@ def _output(
     layout: torch.memory_format = torch.contiguous_format,
     dtype: torch.dtype | None = None,
 ) -> Any:
-    """The net's output for samples of zeros, in evaluation mode; the net and the random state stay as they are."""
-    images = next(net.parameters()).new_zeros(SAMPLES, *shape, dtype=dtype).contiguous(memory_format=layout)
+    """The net's output for samples of noise, of integers zeros, in evaluation mode; the net and the random state stay."""
+    weight = next(net.parameters())
+    noise = torch.randn(SAMPLES, *shape, generator=torch.Generator().manual_seed(0)).to(weight)
+    samples = noise if dtype is None or dtype.is_floating_point else torch.zeros_like(noise)
     with evaluating(net):
-        return net.forward(images)  # not net(image), which may be compiled
+        # not net(samples), which may be compiled
+        return net.forward(samples.to(dtype or weight.dtype).contiguous(memory_format=layout))

@@ -7,7 +7,7 @@ from torch import nn
 from lightning_app.common.errors import UserError
 from lightning_app.modules import Arm
 from lightning_app.modules.dry_run import check_outputs, choose_memory_format
-from lightning_app.modules.members import Member
+from lightning_app.modules.members import Member, build_members
 from tests.helpers import arm, classifier, digits, fit, trainer
 
 
@@ -46,6 +46,27 @@ class Merging(nn.Module):
         x = self.conv(x)
         merged = x.view(1, -1, 30, 30)
         return self.fc(merged.view(len(x), 4, 900).mean(2))
+
+
+class NormBeforeTheSum(nn.Module):
+    """x + relu(norm(W x)): its layer has no W x + S x, though it says so."""
+
+    def __init__(self, residual: bool = True) -> None:
+        super().__init__()
+        self.residual = residual
+        self.conv, self.norm, self.fc = nn.Conv2d(3, 3, 3, padding=1), nn.GroupNorm(1, 3), nn.Linear(3, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = torch.relu(self.norm(self.conv(x)))
+        return self.fc((x + y if self.residual else y).mean((2, 3)))
+
+    def id_weights(self) -> tuple[str, ...]:
+        return ("conv.weight",)
+
+    def counterpart(self) -> "NormBeforeTheSum":
+        other = NormBeforeTheSum(not self.residual)
+        other.load_state_dict(self.state_dict())
+        return other
 
 
 class Asserting(nn.Module):
@@ -151,3 +172,24 @@ def test_evaluation_is_the_same_in_batches_of_any_size_and_memory_format(size, c
     one, other = evaluated(100, False), evaluated(size, channels_last)
     assert one["test/error"] == other["test/error"]
     assert one["test/risk"] == pytest.approx(other["test/risk"], rel=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_twin_that_is_another_function_is_refused(dtype):
+    arms = {"residual": Arm(net=NormBeforeTheSum), "plain": Arm(twin_of="residual")}
+    members = build_members(arms, (0,))
+    for _, net in members:
+        net.to(dtype)
+    with pytest.raises(
+        UserError, match=r"'plain' is no twin of 'residual': .* outputs, of up to .*, differ by .*T adds 1"
+    ):
+        check_outputs(members, (3, 32, 32), 10)
+
+
+def test_a_trained_twin_is_one_still():
+    """What is checked is T, not what training has made of the two."""
+    members = build_members({"residual": arm(True, depth=44), "plain": Arm(twin_of="residual")}, (0,))
+    with torch.no_grad():
+        for weight in members[1].net.parameters():
+            weight.mul_(1.1)
+    check_outputs(members, (3, 32, 32), 10)
