@@ -56,10 +56,13 @@ def test_what_a_run_saves_is_what_is_printed_of_it(config, build, capsys, tmp_pa
 @pytest.mark.parametrize("config", RUNS, ids=lambda path: path.stem)
 def test_a_configuration_builds_and_names_its_own_run(config, build):
     cli = build(config)
-    assert cli.folder.label == config.stem
+    assert cli.folder.label == config.stem, (
+        f"{config}: run.name must be the file's name, expected '{config.stem}', got '{cli.folder.label}'"
+    )
     assert [type(logger).__name__ for logger in cli.trainer.loggers] == ["RunLogger", "AutoWandbLogger"]
     watched = {"TrainingMetrics"} if "callbacks" in yaml.safe_load(config.read_text()).get("trainer", {}) else WATCHED
-    assert watched | {"SaveCheckpoint"} <= {type(callback).__name__ for callback in cli.trainer.callbacks}
+    missing = (watched | {"SaveCheckpoint"}) - {type(callback).__name__ for callback in cli.trainer.callbacks}
+    assert not missing, f"{config}: expected also {missing} among the callbacks: use callbacks+:, which keeps base.yaml's"
 
 
 # Yu & Tomasi (2019), SM A and the caption of Table 1
@@ -182,11 +185,13 @@ def test_seeds_and_twins_can_be_asked_for(build, tmp_path):
 def test_configurations_are_short_diffs():
     base = (ROOT / "configs" / "base.yaml").read_text()
     for config in RUNS:
-        assert len(config.read_text().splitlines()) < len(base.splitlines()), config
-        assert not set(_leaves(yaml.safe_load(config.read_text()))) & set(_leaves(yaml.safe_load(base))) - REPEATED
+        lines, most = len(config.read_text().splitlines()), len(base.splitlines()) - 1
+        assert lines <= most, f"{config}: expected at most {most} lines, fewer than base.yaml has, got {lines}"
+        repeated = set(_leaves(yaml.safe_load(config.read_text()))) & set(_leaves(yaml.safe_load(base))) - REPEATED
+        assert not repeated, f"{config} repeats base.yaml: leave out {sorted(key for key, _ in repeated)}"
 
 
-# A class named again takes its arguments again.
+# Kept where they are left out, also by an optimizer of another class: repeated for readers only.
 REPEATED = {("model.optimizer.class_path", "torch.optim.SGD"), ("model.optimizer.init_args.momentum", 0.9)}
 
 
@@ -220,5 +225,5 @@ def test_the_quickstart_is_the_setting_whose_registered_prediction_held(stage, h
 
 def test_every_configuration_starts_with_what_it_serves():
     for config in CONFIGS:
-        assert config.read_text().startswith("# "), config
+        assert config.read_text().startswith("# "), f"{config}: expected a comment first that says what it serves, got none"
     assert Path(CONFIGS[0]).parent.name == "configs"
