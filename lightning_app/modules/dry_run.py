@@ -36,7 +36,7 @@ def check_outputs(
             dimensions = " (channels, height, width)" if len(shape) == 3 else ""
             raise UserError(
                 f"member '{name}' cannot take samples of shape {tuple(shape)}{dimensions} and "
-                f"return logits: {first_line(error)}{_channels(net, shape)}"
+                f"return logits: {first_line(error)}{_inputs(net, shape)}"
             ) from error
         if got != (SAMPLES, classes):
             raise UserError(
@@ -49,8 +49,13 @@ def check_outputs(
     return found
 
 
-def _channels(net: nn.Module, shape: Sequence[int]) -> str:
-    """What to set where the first convolution takes another number of channels than the images have."""
+def _inputs(net: nn.Module, shape: Sequence[int]) -> str:
+    """What to set where the first layer takes another number of channels than images have, or inputs than vectors."""
+    if len(shape) == 1:
+        linear = next((module for module in net.modules() if isinstance(module, nn.Linear)), None)
+        if linear is None or linear.in_features == shape[0]:
+            return ""
+        return f" (set the net's number of inputs, `inputs` of ResidualMLP, here {linear.in_features}, to {shape[0]})"
     first = next((module for module in net.modules() if isinstance(module, nn.Conv2d)), None)
     if first is None or len(shape) != 3 or first.in_channels == shape[0]:
         return ""
