@@ -20,7 +20,7 @@ from lightning_app.measures.curvature.hessian import MEMORY
 log = logging.getLogger(__name__)
 _warn_once = cache(log.warning)
 
-Batch = tuple[Tensor | Inputs, Tensor]  # inputs and labels, (B, ...)
+Batch = tuple[Any, Tensor]  # inputs, a tensor (B, ...) or `Inputs`, and labels (B, ...)
 State = dict[str, dict[str, Any]]  # key -> name of a net -> what is kept
 
 RECALIBRATION = 256  # samples whose statistics a normalisation gets that has seen none

@@ -17,6 +17,7 @@ from lightning_app.networks import Span, blocks_of, span_of
 from lightning_app.runs.members import members_of
 
 PREFIXES = {"eval": "interlayer", "batch1": "interlayer_batch1"}
+NO_BLOCKS = "it has no blocks in an nn.Sequential; name modules with `blocks`"
 
 
 class InterlayerCushion(Measure):
@@ -51,8 +52,8 @@ class InterlayerCushion(Measure):
         * ``_hw`` and C H W differ by √C: never compare across them.
         * Probes estimate ‖J‖_F: ``relative_error`` is in ``std``, and a minimum over samples is biased down.
         * Inputs of 0 and Jacobians of 0 are in no statistic; ``dead`` and ``flat`` count them.
-        * Nets without blocks have no keys, unless ``blocks`` names modules; what a forward pass does not call once is
-          refused.
+        * Nets without blocks have no keys and one warning, unless ``blocks`` names modules; what a forward pass does
+          not call once is refused.
         * Before training BatchNorm has mean 0 and variance 1 in "eval".
 
     Source:
@@ -114,6 +115,9 @@ class InterlayerCushion(Measure):
     @override
     def measure(self, context: MeasureContext) -> Mapping[str, Any]:
         net, images = context.net, [images for images, _ in context.samples(self.samples)]
+        if not self._spans(net, "eval"):
+            self.warn_once(f"no interlayer cushions of '{context.name}': {NO_BLOCKS}")
+            return {}
         return {
             f"{PREFIXES[bn_mode]}/{name}": found
             for bn_mode in self.bn_modes

@@ -33,6 +33,7 @@ from callbacks import (
     Signal,
     WeightMass,
 )
+from callbacks.interlayer_cushion import NO_BLOCKS
 from callbacks.measure import Measure, StatefulMeasure, reason
 from lightning_app.common.errors import UserError
 from lightning_app.common.text import markdown_row
@@ -42,7 +43,6 @@ PAGE = Path(__file__).parent / "measuring.md"
 HEAD = "| network | "
 CLASSES, TOKENS, LENGTH = 4, 40, 6
 TWINS = "TwinDivergence"
-NO_BLOCKS = "it has no blocks in an nn.Sequential; name modules with `blocks`"
 
 MEASURES: dict[str, Callable[[], Measure]] = {
     "Signal": Signal,
@@ -140,7 +140,8 @@ def _outcome(measure: Measure, context: MeasureContext) -> str:
             context.state = measure._state
             measure.begin(context)
         found = measure.within_memory(context)
-        return "" if found else next(iter(measure._warned), NO_BLOCKS)
+        why = "" if found else next(iter(measure._warned))
+        return NO_BLOCKS if why.endswith(NO_BLOCKS) else why
     except Exception as error:  # of a measure that cannot: it is what the table is about
         return reason(error)
 

@@ -58,8 +58,9 @@ def id_entries(weight: Tensor) -> Tensor:
     """
     if weight.ndim != 4 or weight.shape[2] % 2 == 0 or weight.shape[3] % 2 == 0:
         raise UserError(
-            f"ID entries need a kernel (D, C, U, V) with odd U and V, got {tuple(weight.shape)}: "
-            "only such a kernel has a centre tap."
+            "ID entries are defined for kernels (D, C, U, V) of 2-d convolutions with odd U and V, got "
+            f"{tuple(weight.shape)}: describe the layer without a skip (skip=False, has_id=False), and leave it out of "
+            "id_weights()."
         )
     mask = torch.zeros(weight.shape, dtype=torch.bool, device=weight.device)
     channel = torch.arange(min(weight.shape[:2]), device=weight.device)

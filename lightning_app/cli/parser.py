@@ -54,6 +54,9 @@ OTHERWISE_NAMED = {  # what users of other programs type
     "lambda": "model.weight_decay",
     "resume": "ckpt_path",
 }
+HINTS = {  # of options that take a name out of a few, how to have another one
+    "model.loss": "a loss of your own is what a net returns whose forward takes `labels`: see docs/training.md.",
+}
 KNOWN = re.compile(r"known subclasses: (.*?)(\)?)$", re.DOTALL)
 OURS = ("callbacks.", "lightning_app.")
 PACKAGES = (
@@ -103,8 +106,8 @@ class Parser(LightningArgumentParser):
 
     def _explain(self, message: str) -> tuple[str, str]:
         """What is wrong, and what to do about it."""
-        hint = "see --help for the options, --print_config for their values."
         location = key[1] if (key := re.search(r'Parser key "([\w.]+)"', message)) else None
+        hint = HINTS.get(location or "", "see --help for the options, --print_config for their values.")
         if found := UNKNOWN_KEY.search(message):
             key = next(filter(None, found.groups()))
             return f"there is no option '{key}'.", _did_you_mean(key, self._keys()) or hint
@@ -169,7 +172,8 @@ def _did_you_mean(word: str, known: Iterable[str]) -> str | None:
     for similar in nearest(last, set(by_last.values()), 2, 0.7):
         keys = [key for key, end in by_last.items() if end == similar]
         near += [key for key in keys if key.startswith(group.split(".")[0])] or keys
-    near = list(dict.fromkeys(near))[:3]
+    longer = [] if near else [key for key, end in by_last.items() if end.startswith(f"{last}_")]
+    near = list(dict.fromkeys([*near, *longer]))[:3]
     if last in near:
         if not group:
             return (
@@ -246,8 +250,13 @@ def as_factories(config: Any) -> Any:
 
 
 def _factory(key: str, value: Any) -> Any:
-    path = value.get("class_path") if key == "net" and isinstance(value, Namespace) else None
+    path = value.get("class_path") if key in ("net", "optimizer") and isinstance(value, Namespace) else None
     function = importable(path) if isinstance(path, str) else None
+    if key == "optimizer" and inspect.isfunction(function):
+        raise UserError(
+            f"model.optimizer: expected a class as class_path, got the function {path}, which would be called without "
+            f"weights: name it alone, `optimizer: {path}`, or write a class."
+        )
     return functools.partial(function, **_arguments(value)) if inspect.isfunction(function) else as_factories(value)
 
 

@@ -15,6 +15,8 @@ def parse_seeds(seeds: int | list[int] | str) -> tuple[int, ...]:
     ((0, 1, 2), (7,), (0, 1, 2, 5))
     """
     if isinstance(seeds, int):
+        if seeds < 1:
+            raise UserError(f"seeds as a number are how many, at least 1, got {seeds}; seed 0 alone is '0-0'.")
         chosen = list(range(seeds))
     elif isinstance(seeds, str):
         if not re.fullmatch(r"\d+(-\d+)?(,\d+(-\d+)?)*", seeds):

@@ -257,6 +257,7 @@ class ImageClassifier(pl.LightningModule):
         """
         try:
             optimizer = self._make_optimizer(self.nets.parameters())
+            optimizing.check_rate(optimizer)
             scheduler = optimizing.make_schedule(self._make_scheduler, self.scheduler_milestones, optimizer)
         except UserError:
             raise

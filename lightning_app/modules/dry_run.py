@@ -28,7 +28,8 @@ def check_outputs(
     """
     if shape is None or classes is None:
         return {name for name, _ in members}
-    found, outputs = set(), {}
+    found: set[str] = set()
+    outputs: dict[str, Tensor] = {}
     for name, net in members:
         try:
             returned = _output(net, shape, dtype=dtype)
@@ -38,7 +39,7 @@ def check_outputs(
             dimensions = " (channels, height, width)" if len(shape) == 3 else ""
             raise UserError(
                 f"member '{name}' cannot take samples of shape {tuple(shape)}{dimensions} and "
-                f"return logits: {first_line(error)}{_channels(net, shape)}"
+                f"return logits: {first_line(error)}{_inputs(net, shape)}"
             ) from error
         if got != (SAMPLES, classes):
             raise UserError(
@@ -48,7 +49,7 @@ def check_outputs(
             )
         if not isinstance(returned, Tensor):
             found.add(name)
-    nets = dict(members)
+    nets = {name: net for name, net in members}
     for member in members:
         if member.twin_of is not None:  # made anew: after training the two need not be the same function any more
             again = outputs_of(_output(twin(nets[member.twin_of]), shape, dtype=dtype))
@@ -62,13 +63,19 @@ def _check_twin(member: Member, original: Tensor, again: Tensor) -> None:
     if apart > ROUNDING * torch.finfo(again.dtype).eps * size:
         raise UserError(
             f"member '{member.name}' is no twin of '{member.twin_of}': for the same samples their outputs, of up to "
-            f"{float(size):.3g}, differ by {float(apart):.3g}. T adds 1 to the ID entries of layers that compute W x + S x; with a "
-            "normalisation or a ReLU between W x and S x it does not hold. Correct the net's `id_weights()`, or leave the twin out."
+            f"{float(size):.3g}, differ by {float(apart):.3g}. T adds 1 to the ID entries of layers that compute W x + S x; "
+            "with a normalisation or a ReLU between W x and the sum it does not hold. Correct the net's `id_weights()`, or "
+            "leave the twin out."
         )
 
 
-def _channels(net: nn.Module, shape: Sequence[int]) -> str:
-    """What to set where the first convolution takes another number of channels than the images have."""
+def _inputs(net: nn.Module, shape: Sequence[int]) -> str:
+    """What to set where the first layer takes another number of channels than images have, or inputs than vectors."""
+    if len(shape) == 1:
+        linear = next((module for module in net.modules() if isinstance(module, nn.Linear)), None)
+        if linear is None or linear.in_features == shape[0]:
+            return ""
+        return f" (set the net's number of inputs, `inputs` of ResidualMLP, here {linear.in_features}, to {shape[0]})"
     first = next((module for module in net.modules() if isinstance(module, nn.Conv2d)), None)
     if first is None or len(shape) != 3 or first.in_channels == shape[0]:
         return ""

@@ -43,6 +43,21 @@ def make_schedule(
     return make(optimizer) if callable(make) else None
 
 
+def check_rate(optimizer: Optimizer) -> None:
+    """Has it a learning rate that schedules change and logs show?
+
+    Raises:
+        UserError: naming the optimizer and the options that it has.
+    """
+    missing = next((group for group in optimizer.param_groups if "lr" not in group), None)
+    if missing is not None:
+        has = ", ".join(name for name in missing if name != "params") or "none"
+        raise UserError(
+            f"{type(optimizer).__name__}: expected an option `lr`, which model.scheduler changes and the log shows, got "
+            f"{has}. Name the learning rate `lr` in the defaults that it passes to torch.optim.Optimizer."
+        )
+
+
 def refuse_unfit(optimizer: Optimizer, scheduler: Any, members: int) -> None:
     """Refuse what would make a net of a bank another one than the net trained alone.
 

@@ -7,6 +7,7 @@ optional:
 | on the net | what it tells | who reads it |
 |---|---|---|
 | ``residual: bool`` | whether it has identity connections | run folder, colours, the direction of T |
+| ``depth: int`` | how many layers it has, in its own counting | run folder, pairs and sentences of the report |
 | ``layers() -> tuple[Layer, ...]`` | its layers in forward order, with ID entries and skips | `layers_of` |
 | ``block_list() -> list[nn.Module]`` | its blocks in forward order, from which spans are made | `blocks_of`, `span_of` |
 | ``id_weights() -> list[str]`` | state-dict names of the weights that have ID entries | T, penalties around the identity |

@@ -24,6 +24,7 @@ from typing import Any
 import yaml
 
 from lightning_app.common.files import write_atomically
+from lightning_app.common.numbers import plural
 from lightning_app.common.text import markdown_row
 from lightning_app.papers import PAPERS, paper
 from lightning_app.papers.parts import PAPER, REDUCED, Artefact, Paper
@@ -102,8 +103,7 @@ def differences(code: Entries, record: Entries) -> list[str]:
         claims, entries = code.get(key, {}), record.get(key, {})
         said += [f"{key}: '{quantity}' is not registered." for quantity in claims if quantity not in entries]
         said += [
-            f"{key}: '{quantity}' was registered with another test or wording ({entries[quantity]['test']!r}, now "
-            f"{claim['test']!r})."
+            f"{key}: '{quantity}' {_how_changed(entries[quantity], claim)}."
             for quantity, claim in claims.items()
             if quantity in entries and entries[quantity]["hash"] != claim["hash"]
         ]
@@ -113,6 +113,14 @@ def differences(code: Entries, record: Entries) -> list[str]:
             if quantity not in claims and "withdrawn" not in entry
         ]
     return said
+
+
+def _how_changed(entry: Mapping[str, Any], claim: Mapping[str, Any]) -> str:
+    if claim["test"] == "code":  # of a file (`of_code`)
+        return "was changed since it was registered"
+    if claim["test"] != entry["test"]:
+        return f"was registered with another test ({entry['test']!r}, now {claim['test']!r})"
+    return f"was registered with other words, readings or schedule, and the same test ({claim['test']!r})"
 
 
 def updated(code: Entries, record: Entries, why: str, after_a_look: bool, today: str) -> Entries:
@@ -188,7 +196,7 @@ def main(argv: Sequence[str]) -> int:
         return 1 if found else 0
     new = updated(code, record, options.say, options.after_a_look, datetime.date.today().isoformat())
     write_atomically(FILE, yaml.safe_dump(new, sort_keys=False, allow_unicode=True, width=120).encode())
-    print(f"{len(found)} differences written into {FILE.name}")
+    print("\n".join([*found, f"{plural(len(found), 'difference')} written into {FILE.name}"]))
     return 0
 
 

@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from callbacks import InterlayerCushion
+from callbacks.interlayer_cushion import NO_BLOCKS
 from lightning_app.common.errors import UserError
 from lightning_app.measures import interlayer_cushions
 from lightning_app.modules import Arm
@@ -56,11 +57,13 @@ def test_it_measures_the_blocks_and_samples_it_is_asked_for(tmp_path):
         assert log["net", f"interlayer/{name}/probes"] == 0
 
 
-def test_a_net_without_blocks_is_left_alone(tmp_path):
+def test_a_net_without_blocks_is_left_alone_and_the_reason_said_once(tmp_path, caplog):
     linear = Arm(net=lambda: torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3 * 32 * 32, 10)))
     _, log = run(tmp_path, {"linear": linear, "residual": arm(True)})
     members = {member for member, name in log.index if name.startswith("interlayer")}
     assert members == {"residual"}
+    said = [text for text in caplog.messages if "interlayer" in text]
+    assert said == [f"no interlayer cushions of 'linear': {NO_BLOCKS}"]
 
 
 def test_one_sample_at_a_time_is_about_the_nets_with_a_batch_norm(tmp_path):

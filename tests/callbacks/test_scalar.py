@@ -13,7 +13,9 @@ from pytorch_lightning.loggers import CSVLogger
 from callbacks import Scalar
 from lightning_app.cli.training import run_training
 from lightning_app.common.errors import UserError
+from lightning_app.measures.core.hooks import WatchRelus
 from lightning_app.modules import Arm
+from lightning_app.networks import SimplifiedNet
 from lightning_app.runs import RunFolder
 from lightning_app.runs.loggers import RunLogger
 from tests.helpers import LEARNING, ROOT, TINY, arm, classifier, context, fit, same_weights
@@ -100,9 +102,9 @@ def test_a_name_is_a_key(name):
         Scalar(name, backward)
 
 
-def test_a_measure_of_your_own_is_forty_lines(tmp_path):
+def test_a_measure_of_your_own_is_45_lines(tmp_path):
     source, names = example("python", "class ReluActivity"), {"__name__": "relu_activity"}
-    assert len(source.splitlines()) <= 40
+    assert len(source.splitlines()) <= 45
     exec(source, names)
 
     def half_dead() -> torch.nn.Module:
@@ -119,3 +121,23 @@ def test_a_measure_of_your_own_is_forty_lines(tmp_path):
     fit(bank, epochs=1, callbacks=[names["ReluActivity"]()], logger=[RunLogger(tmp_path)])
     assert {"relu/mean", "relu/dead", "cost/relu"} == set(RunFolder(tmp_path).log()["name"])
     assert RunFolder(tmp_path).described_keys()["relu/dead"] == "Share of units never active"
+
+
+@pytest.mark.parametrize("residual", [True, False])
+def test_a_measure_of_your_own_measures_nets_of_ours(residual):
+    """Whose ReLUs are calls; compared with the outputs of their ReLUs. No hook stays, also where a pass raises."""
+    exec(example("python", "class ReluActivity"), names := {"__name__": "relu_activity"})
+    net, outputs = SimplifiedNet(8, residual, width=4).eval(), []
+    found = names["ReluActivity"]().evaluate(context(net))["relu"]
+    batches = [*context(net).batches()]
+    with WatchRelus(lambda _, out: outputs.append((out > 0).flatten(1).float())):
+        for inputs, _ in batches:
+            net(inputs)
+    *maps, last = outputs  # the linear layer gets the last one's mean over the map
+    active = torch.cat([*maps, last.unflatten(1, (16, -1)).amax(2)], 1)
+    assert len(batches) == 1 and len(outputs) == 7
+    assert found.mean == pytest.approx(active.mean().item())
+    assert found.dead == pytest.approx((active.amax(0) == 0).float().mean().item())
+    with pytest.raises((RuntimeError, ValueError)):
+        names["activity"](net, [(torch.ones(1, 7), None)])
+    assert not any(module._forward_pre_hooks or module._forward_hooks for module in net.modules())

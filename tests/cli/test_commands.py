@@ -198,6 +198,11 @@ def test_a_diverging_run_keeps_what_was_logged(tmp_path):
         (("--model.weight_decay", "-1"), ("weight_decay is lambda >= 0",)),
         (("--model.seeds", "2-99999999999999999999"), ("at most 10,000",)),
         (("--data.rot", "x"), ("no option 'rot'", "did you mean root")),
+        (
+            ("--trainer.callbacks=[{class_path: LayerCushion, init_args: {every: 2}}]",),
+            ("no option 'every'", "did you mean every_n_epochs or every_n_steps"),
+        ),
+        (("--model.loss", "hinge"), ("got hinge", "a loss of your own is what a net returns")),
         (("--seeds", "3"), ("no option 'seeds'", "did you mean model.seeds?")),
         (
             ("configs/res20.yaml",),
@@ -224,7 +229,7 @@ def test_a_diverging_run_keeps_what_was_logged(tmp_path):
         (("--config", "nowhere.yaml"), ("nowhere.yaml",)),
         (("--run.name", "../elsewhere"), ("run.name", "no path")),
         (("--data", "CIFAR10", "--data.root", "empty"), ("empty", "CIFAR-10")),
-        (("--data.batch_size", "0"), ("batch_size must be at least 1, got 0",)),
+        (("--data.batch_size", "0"), ("batch_size of Digits must be at least 1, got 0",)),
         (("--model.arms", "{}"), ("either `model.net`",)),
     ],
 )

@@ -87,14 +87,14 @@ def test_means_training_and_test_samples_are_independent():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"classes": 1}, "classes must be at least 2, got 1"),
-        ({"dimensions": 0}, "dimensions must be at least 1, got 0"),
+        ({"classes": 1}, "classes of GaussianMixture must be at least 2, got 1"),
+        ({"dimensions": 0}, "dimensions of GaussianMixture must be at least 1, got 0"),
         ({"separation": -0.1}, "finite and not negative, got -0.1"),
         ({"separation": float("inf")}, "finite and not negative, got inf"),
         ({"separation": float("nan")}, "finite and not negative, got nan"),
         ({"samples": 9}, "^samples must be at least 10, got 9"),
-        ({"test_samples": 0}, "test_samples must be at least 10, got 0"),
-        ({"seed": -1}, "seed must be at least 0, got -1"),
+        ({"test_samples": 0}, "test_samples of GaussianMixture must be at least 10, got 0"),
+        ({"seed": -1}, "seed of GaussianMixture must be at least 0, got -1"),
     ],
 )
 def test_what_makes_no_mixture(arguments, message):

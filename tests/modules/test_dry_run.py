@@ -8,6 +8,7 @@ from lightning_app.common.errors import UserError
 from lightning_app.modules import Arm
 from lightning_app.modules.dry_run import check_outputs, choose_memory_format
 from lightning_app.modules.members import Member, build_members
+from lightning_app.networks import ResidualMLP
 from tests.helpers import arm, classifier, digits, fit, trainer
 
 
@@ -121,6 +122,16 @@ def test_where_it_was_asked_for_such_a_net_is_an_error():
     for model, data in (({"channels_last": True}, {}), ({}, {"channels_last": True})):
         with pytest.raises(UserError, match=r"member 'net' cannot take images in channels_last .* x\.flatten\(1\)"):
             fit(classifier({"net": Arm(net=Flattening)}, **model), epochs=1, data=digits(**data))
+
+
+def test_a_net_of_other_inputs_than_the_data_says_what_to_set():
+    def member(net: nn.Module) -> list[Member]:
+        return [Member("net", "net", 0, net)]
+
+    with pytest.raises(UserError, match="`inputs` of ResidualMLP, here 50, to 13"):
+        check_outputs(member(ResidualMLP(inputs=50)), (13,), 10)
+    with pytest.raises(UserError, match=r"^(?!.*set the net).*shape \(13,\) and return logits"):
+        check_outputs(member(nn.Sequential(nn.Linear(13, 4), nn.Flatten(5))), (13,), 10)
 
 
 def test_asked_for_vectors_it_is_an_error():

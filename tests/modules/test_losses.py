@@ -1,17 +1,21 @@
 """The loss option, and full-batch descent through Lightning against `descent`."""
 
+import re
+from functools import partial
+
 import pytest
 import torch
 import torch.nn.functional as F
 
+from callbacks import LayerCushion
 from lightning_app.common.errors import UserError
 from lightning_app.datamodules import WhitenedDigits
-from lightning_app.modules import ImageClassifier
+from lightning_app.modules import Arm, ImageClassifier
 from lightning_app.modules.cost import loss_named, squared_error
-from lightning_app.networks import ShortcutNet
+from lightning_app.networks import CifarResNet, ShortcutNet
 from lightning_app.theory.li_et_al.descent import LinearProblem, SampleProblem, descend
 from lightning_app.theory.li_et_al.linear import Moments
-from tests.helpers import arm, classifier, digits, fit, same_weights
+from tests.helpers import ROOT, arm, classifier, context, digits, fit, same_weights
 
 
 def logits_and_labels(outputs: int = 5) -> tuple[torch.Tensor, torch.Tensor]:
@@ -62,6 +66,26 @@ def test_risks_are_those_of_the_loss():
             assert numbers[f"{split}/risk"] == pytest.approx(float(module.loss(logits, labels)), rel=1e-5)
         assert numbers[f"{split}/error"] == pytest.approx(float((logits.argmax(1) != labels).float().mean()), abs=1e-7)
     assert module.loss(*logits_and_labels()) == squared_error(*logits_and_labels())
+
+
+def test_a_loss_of_ones_own_is_the_example_of_the_docs():
+    """Trained with, reported and measured; a ResNet with the loss of all others is trained to other weights."""
+    page = (ROOT / "docs" / "training.md").read_text()
+    (example,) = [code for code in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "class Smoothed" in code]
+    exec(example, names := {"__name__": "my_nets"})
+    data, kinds = digits(), (names["Smoothed"], CifarResNet)
+    own, other = (fit(classifier({"net": Arm(net=partial(kind, 8, width=4))}), data=data) for kind in kinds)
+    assert not same_weights(own.members[0].net, other.members[0].net)
+    net, numbers = own.members[0].net.eval(), own.metrics()["net"]
+    for split, loader in zip(data.eval_splits, data.val_dataloader()):
+        images, labels = (torch.cat(parts) for parts in zip(*loader))
+        with torch.no_grad():
+            by_hand = F.cross_entropy(net(images), labels, label_smoothing=0.1)
+        assert numbers[f"{split}/risk"] == pytest.approx(float(by_hand), rel=1e-5)
+    images, labels = next(iter(data.probe_loader()))
+    with torch.no_grad():
+        by_hand = F.cross_entropy(net(images), labels, label_smoothing=0.1)
+    assert LayerCushion().evaluate(context(net))["probe/risk"] == pytest.approx(float(by_hand), rel=1e-5)
 
 
 def shortcut_net(**more) -> ImageClassifier:

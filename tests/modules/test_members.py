@@ -22,6 +22,12 @@ def test_wrong_seeds_are_errors(seeds):
         parse_seeds(seeds)
 
 
+@pytest.mark.parametrize("count", [0, -3])
+def test_no_seeds_at_all_is_said_with_how_to_write_seed_0(count):
+    with pytest.raises(UserError, match=f"how many, at least 1, got {count}; seed 0 alone is '0-0'"):
+        parse_seeds(count)
+
+
 def test_arms_times_seeds_with_names_that_sort():
     members = build_members({"plain": arm(False), "residual": arm(True)}, (0, 11))
     assert [m.name for m in members] == ["plain-seed00", "plain-seed11", "residual-seed00", "residual-seed11"]

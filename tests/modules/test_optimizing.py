@@ -186,6 +186,11 @@ def old_sam(parameters):
     return Sam(parameters, lr=0.1)
 
 
+class Speedy(torch.optim.Optimizer):
+    def __init__(self, parameters, speed=0.1):
+        super().__init__(parameters, {"speed": speed})
+
+
 class Idle(torch.optim.SGD):
     def step(self, closure=None):
         return None
@@ -199,6 +204,8 @@ class Idle(torch.optim.SGD):
         ({"optimizer": partial(SAM, lr=0.1)}, "SAM asks for gradients several times in a step.*one net at a time"),
         ({"optimizer": old_sam}, "Sam.step.closure. has to call its closure first.*RuntimeError: stack expects"),
         ({"optimizer": partial(Idle, lr=0.1)}, "Idle.step.closure. has to call its closure first"),
+        ({"optimizer": Speedy}, r"Speedy: expected an option `lr`.* got speed\. .*Name the learning rate `lr`"),
+        ({"optimizer": Speedy} | WARM_UP, r"Speedy: expected an option `lr`"),
         ({"gradient_clip_val": 0.0}, "gradient_clip_val is a limit > 0"),
         (
             WARM_UP | {"scheduler_milestones": None},
@@ -214,6 +221,26 @@ class Idle(torch.optim.SGD):
 def test_what_cannot_be_is_an_error_message(wrong, message):
     with pytest.raises(UserError, match=message):
         fit(classifier(**wrong))
+
+
+OF_A_FUNCTION = """
+from torch.optim import Optimizer, SGD
+
+def slow(weights, lr: float = 0.001) -> Optimizer:
+    return SGD(weights, lr)
+"""
+
+
+def test_a_function_makes_an_optimizer_by_its_name_alone(tmp_path, monkeypatch):
+    (tmp_path / "of_a_function.py").write_text(OF_A_FUNCTION)
+    (tmp_path / "as_class.yaml").write_text("model: {optimizer: {class_path: of_a_function.slow}}")
+    (tmp_path / "alone.yaml").write_text("model: {optimizer: of_a_function.slow}")
+    monkeypatch.syspath_prepend(tmp_path)
+    words = ("fit", "--config", ROOT / "configs" / "quickstart.yaml", "--config")
+    made = built(*words, "alone.yaml", cwd=tmp_path).model.configure_optimizers()
+    assert made["optimizer"].param_groups[0]["lr"] == 0.001
+    with pytest.raises(UserError, match=r"got the function of_a_function\.slow.*`optimizer: of_a_function\.slow`"):
+        built(*words, "as_class.yaml", cwd=tmp_path)
 
 
 def test_a_fault_within_a_closure_is_not_blamed_on_the_optimizer():

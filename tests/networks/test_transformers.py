@@ -116,7 +116,7 @@ def test_layers_in_forward_order_all_with_a_cushion():
         (lambda: GPT(skip="residual"), "skip is one of none, identity, scaled, got 'residual'"),
         (lambda: GPT(norm="batch"), "norm is one of pre, post, none"),
         (lambda: GPT(activation="silu"), "activation is one of gelu, relu"),
-        (lambda: GPT(depth=0), "depth must be at least 1"),
+        (lambda: GPT(depth=0), "depth of GPT must be at least 1"),
         (lambda: ViT(image_size=30), "multiple of patch, got 30 and 4"),
         (lambda: gpt(context=4)(TOKENS), "takes at most 4 tokens, got 6: set the net's context"),
     ],

@@ -37,6 +37,12 @@ def test_new_changed_and_withdrawn_claims_are_said():
     record = {"p/t": {"L": claim | {"since": "2026-11-21"}, "M": claim | {"since": "2026-11-21"}}}
     code = {"p/t": {"L": claim | {"test": "above 0.5", "hash": "b"}, "N": claim}}
     assert len(differences(code, record)) == 3
+    assert "p/t: 'L' was registered with another test ('above 1', now 'above 0.5')." in differences(code, record)
+    (words,) = differences({"p/t": {"L": claim | {"hash": "b"}}}, {"p/t": {"L": claim}})
+    assert words == "p/t: 'L' was registered with other words, readings or schedule, and the same test ('above 1')."
+    file = {"test": "code", "class": "", "hash": "a"}
+    (changed,) = differences({"code that judges": {"a.py": file}}, {"code that judges": {"a.py": file | {"hash": "b"}}})
+    assert changed == "code that judges: 'a.py' was changed since it was registered."
     new = updated(code, record, "a reason", True, "2026-11-23")
     assert differences(code, new) == []
     (change,) = new["p/t"]["L"]["changed"]
@@ -97,4 +103,5 @@ def test_the_command_says_what_differs_and_writes_it_down(tmp_path, monkeypatch,
     assert main([]) == 1
     assert f"yu-tomasi/table-1: '{lost}' is not registered." in capsys.readouterr().out
     assert main(["--say", "found again"]) == 0
+    assert f"yu-tomasi/table-1: '{lost}' is not registered.\n1 difference written" in capsys.readouterr().out
     assert main([]) == 0
