@@ -1,6 +1,6 @@
-"""The three papers and predictions of ours: claims with tests and verdicts, found over any nets; tables and figures as artefacts.
+"""The three papers and predictions of ours: claims with tests and verdicts; tables and figures as artefacts.
 
-The report's page and ``reproduce`` meet here. Claims and tolerances are fixed before any run.
+``reproduce`` trains, computes and judges what is said here. Claims and tolerances are fixed before any run.
 """
 
 from importlib import import_module

@@ -1,14 +1,12 @@
 """What an artefact's runs measured, by run, arm and seed, and what was computed. Missing numbers are absent, not NaN."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from operator import itemgetter
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import pandas as pd
 
-from lightning_app.papers.nets import Arm, Pair, Recipe, described
 from lightning_app.papers.parts import SMOKE, Computation, Scale, Value
 from lightning_app.papers.verdicts import Sample
 from lightning_app.runs.reader import Net
@@ -26,22 +24,6 @@ class Planned(Protocol):
     def seeds(self) -> tuple[int, ...]: ...
     @property
     def epochs(self) -> int: ...
-    @property
-    def recipe(self) -> dict[str, Any]: ...  # the configuration
-
-
-@dataclass(frozen=True)
-class RunArm(Arm):
-    """An arm of an artefact's run: it has the recipe, and lacks what the run has not finished."""
-
-    results: "Results"
-    run: str
-    label: str
-    kind: str
-    depth: int | None
-
-    def final(self, name: str) -> Sample:
-        return self.results.final(self.run, self.label, name)
 
 
 class Results:
@@ -73,23 +55,6 @@ class Results:
 
     def seeds(self, run: str, arm: str) -> list[int]:
         return [net.seed for net in self.nets(run, arm) if net.seed is not None]
-
-    def arms(self, recipe: Recipe) -> list[RunArm]:
-        """Arms of the recipe's class and depths, by kind and depth, trained or not."""
-        found = []
-        for run, plan in self.plans.items():
-            model = plan.recipe["model"]
-            for arm in plan.arms:
-                net, kind, depth = described((model.get("arms") or {"net": model})[arm].get("net"))
-                if net == recipe.net and kind and depth in (recipe.depths or (depth,)):
-                    found.append(RunArm(self, run, arm, kind, depth))
-        return sorted(found, key=lambda arm: (arm.kind, arm.depth))
-
-    def pairs(self, recipe: Recipe) -> list[Pair]:
-        """Arms of one depth, by depth."""
-        arms = {(arm.kind, arm.depth): arm for arm in self.arms(recipe)}
-        both = [(arm, arms["residual", depth]) for (kind, depth), arm in arms.items() if kind == "plain"]
-        return [Pair(plain, residual) for plain, residual in both]
 
     def epochs(self, run: str) -> int:
         """How many epochs the run is meant to have."""

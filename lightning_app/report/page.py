@@ -14,7 +14,7 @@ from lightning_app.common.errors import UserError
 from lightning_app.common.files import with_folder, write_atomically
 from lightning_app.common.text import visible
 from lightning_app.plots.style import COLOURS
-from lightning_app.report import claims, interactive
+from lightning_app.report import interactive, reproduced
 from lightning_app.report.blocks import Figure, Section
 from lightning_app.report.exports import write_exports
 from lightning_app.report.page_data import PageData, gather
@@ -42,7 +42,7 @@ from lightning_app.runs.naming import parent_of, without_seed
 
 # In the order of the page. What a section shows, its `families`, is not shown again by `further`, which has all other measures.
 BEFORE = (learning, headline, seeds, twins, signals, weights, cushions, curvature, ensembles, maps)
-AFTER = (prediction, claims, conventions, layers, costs, configs)
+AFTER = (prediction, reproduced, conventions, layers, costs, configs)
 REPORT = "report.html"
 
 
@@ -73,7 +73,7 @@ def write_report(
             several runs in the deepest folder that holds them all.
         layer: whose cushions to show as histograms; layer10, or else the middle one, if not given.
         export: of `exports.FORMATS`: figures and tables as files, too, in a folder beside the page.
-        verdicts: folders of artefacts that `reproduce` has judged, to be shown with the claims.
+        verdicts: folders of artefacts that `reproduce` has judged, to be shown, too.
 
     Returns:
         Where the page is.

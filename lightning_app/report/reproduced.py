@@ -1,4 +1,7 @@
-"""Verdicts that ``reproduce`` has written before: its records, as they stand in results/<paper>/<artefact>/."""
+"""Verdicts that ``reproduce`` has written before: its records, as they stand in results/<paper>/<artefact>/.
+
+The page judges no claim itself: which nets are a paper's only ``reproduce`` knows, by their whole configuration.
+"""
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -7,13 +10,33 @@ from typing import Any
 from lightning_app.common.numbers import number, plural, with_sd
 from lightning_app.papers.records import RECORD, read_record, reduced_of, value, verdict_of, words_of_test
 from lightning_app.papers.verdicts import Verdict
-from lightning_app.report.blocks import Cell, Table
+from lightning_app.report.blocks import Cell, Section, Table
+from lightning_app.report.page_data import PageData
 from lightning_app.runs.folder import searched
 
+TITLE = "What the papers claim"
+WHAT = (
+    "Verdicts of the command reproduce on runs and computations of its own, which it recognises by their whole "
+    "configuration. About other nets on this page they say nothing. Class: what a claim is about. Reproduced: the "
+    "test holds under every defensible reading; not reproduced: under none. Artefact of a convention: under some ways "
+    "to measure it only; depends on a setting: with some of those that the paper leaves open only. Holds as rebuilt: "
+    "of a statement whose formula the text at hand lost. Checked: an identity, or an addition that no paper states. "
+    "Described: a number without a test. Not tested: the row says what is missing. With fewer epochs than the paper, "
+    "of orderings and ratios only: agrees, disagrees, or undecided. An interval that contains 0 leaves the sign "
+    "unresolved; it does not say that there is no difference. Paper: what it prints, in small type our test of it, "
+    "and what the test would let pass where that is much. Ours: mean ± sample standard deviation over seeds (their "
+    "number)."
+)
 HEAD = ["claim", "class", "reading", "paper", "ours", "verdict", "why"]
 CAPTION = (
     "Made by the command reproduce from runs of its own, and read from its record; the command verify judges it again."
 )
+
+
+def section(page: PageData) -> Section | None:
+    """None of a page that was given no verdicts."""
+    found = tables(page.verdicts)
+    return Section("claims", TITLE, WHAT, found, short="Claims") if found else None
 
 
 def artefacts(paths: Iterable[Path]) -> list[Path]:

@@ -2,16 +2,17 @@
 
 import inspect
 import math
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import pytest
 
 from lightning_app.papers import PAPERS, paper
-from lightning_app.papers.nets import Arm, Pair, all_of
 from lightning_app.papers.parts import PAPER
 from lightning_app.papers.verdicts import Basis, Claim, Class, Sample, Varies, Verdict, judge, judge_reduced
 from lightning_app.papers.yu_tomasi.fig_3_interlayer_noise import cushions, interlayer
+from lightning_app.papers.yu_tomasi.nets import ARMS, DEPTHS
 from lightning_app.papers.yu_tomasi.table_1 import FAMILY, as_printed, deeper, penalties, printed, smaller
 from lightning_app.papers.yu_tomasi.table_3_fig_7 import id_shares
 from lightning_app.reproduce.evidence import Reproduction
@@ -21,32 +22,13 @@ LOST = math.nan
 
 
 @dataclass(frozen=True)
-class Given(Arm):
-    """An arm with numbers of our choosing, of all names or of some."""
+class Given:
+    """Results of our choosing: whatever is measured of an arm of a depth has these values in its seeds."""
 
-    kind: str
-    depth: int
-    numbers: Mapping[str, Sample] = field(default_factory=dict)
-    label: str = "an arm"
+    samples: Mapping[tuple[str, int], Sample]
 
-    def final(self, name: str) -> Sample:
-        return self.numbers.get(name, self.numbers.get("", Sample()))
-
-    initial = final
-
-
-class Nets:
-    """Arms that fit every recipe, paired by depth."""
-
-    def __init__(self, *arms: Given):
-        self.given = arms
-
-    def arms(self, recipe) -> list[Given]:
-        return list(self.given)
-
-    def pairs(self, recipe) -> list[Pair]:
-        plain, residual = ([arm for arm in self.given if arm.kind == kind] for kind in ("plain", "residual"))
-        return [Pair(p, r) for p in plain for r in residual if p.depth == r.depth]
+    def final(self, run: str, arm: str, name: str) -> Sample:
+        return self.samples.get((arm, int(re.search(r"\d+", run)[0])), Sample(missing="no run"))
 
 
 def verdicts(claims) -> list[Verdict]:
@@ -63,20 +45,17 @@ def verdicts(claims) -> list[Verdict]:
     ],
 )
 def test_degradation_needs_both_ratios(plain, residual, verdict):
-    one = {"": Sample((1.0, 1.0))}
-    nets = Nets(
-        *(Given(kind, 20, one) for kind in ("plain", "residual")),
-        Given("plain", 44, {"": Sample(plain)}),
-        Given("residual", 44, {"": Sample(residual)}),
-    )
-    assert verdicts(all_of(deeper)(nets)) == [verdict] * 2
+    shallow = {(arm, 20): Sample((1.0, 1.0)) for arm in ARMS}
+    deep = {("plain", 44): Sample(plain), ("residual", 44): Sample(residual)}
+    assert verdicts(deeper(Given(shallow | deep))) == [verdict] * 2
 
 
 def gaps(symbol: str, by_depth: Mapping[int, Sample]) -> list[Claim]:
     """Claims on plain minus residual, from the differences."""
-    pairs = [(depth, {"": sample}, {"": sample.map(lambda _: 0.0)}) for depth, sample in by_depth.items()]
-    arms = [Given(kind, depth, of) for depth, *both in pairs for kind, of in zip(("plain", "residual"), both)]
-    return [claim for claim in all_of(smaller)(Nets(*arms)) if claim.quantity.startswith(symbol)]
+    plain = {("plain", depth): sample for depth, sample in by_depth.items()}
+    residual = {("residual", depth): sample.map(lambda _: 0.0) for depth, sample in by_depth.items()}
+    found = {claim.quantity: claim for claim in smaller(Given(plain | residual))}
+    return [found[f"{symbol} of plain - residual, depth {depth}"] for depth in by_depth]
 
 
 @pytest.mark.parametrize(
@@ -116,9 +95,9 @@ def test_a_single_run_has_no_spread_to_be_drawn_from():
 
 
 def all_claims() -> list[Claim]:
-    one = {"": Sample((1.0, 2.0, 3.0))}
-    nets = Nets(*(Given(kind, depth, one) for kind in ("plain", "residual") for depth in (20, 32, 44)))
-    return all_of(printed, smaller, deeper, penalties, id_shares, cushions, interlayer)(nets)
+    results = Given({(arm, depth): Sample((1.0, 2.0, 3.0)) for arm in ARMS for depth in DEPTHS})
+    finders = (printed, smaller, deeper, penalties, id_shares, cushions, interlayer)
+    return [claim for find in finders for claim in find(results)]
 
 
 def test_each_says_what_it_is_about_and_whose_it_is():

@@ -30,7 +30,6 @@ SECTIONS = (  # in order
     "cushions",
     "maps",
     "prediction",
-    "claims",
     "conventions",
     "costs",
     "configs",

@@ -1,4 +1,4 @@
-"""Verdicts that `reproduce` has written are shown with the claims: its records, as they stand."""
+"""Verdicts that `reproduce` has written are on the page: its records, as they stand, and no others."""
 
 import json
 
@@ -6,7 +6,7 @@ import pytest
 
 from lightning_app.cli import main
 from lightning_app.papers.records import RECORD, rows_of
-from lightning_app.papers.verdicts import Claim, Class, Reading, Sample, holds
+from lightning_app.papers.verdicts import Claim, Class, Reading, Sample, Verdict, holds
 from lightning_app.report.reproduced import tables
 from tests.report.test_page import Page, section
 
@@ -38,6 +38,17 @@ def test_its_rows_are_on_the_page(run, results, capsys):
     ]
     assert float(first[4][1]) == 0.08
     assert [cell for cell, _ in Page(text).row("″")][1:] == ["", "operator", "0.07227", "2 (1)", "", "2 > 1"]
+
+
+def test_the_words_are_explained_where_there_are_verdicts(run, results):
+    assert main(["report", str(run.path), str(results)]) == 0
+    lead = section((run.path / "report.html").read_text(), "claims").partition("<table")[0].lower()
+    assert [word for word in Verdict if word not in lead] == []
+
+
+def test_a_page_without_results_judges_no_claim(run):
+    assert main(["report", str(run.path)]) == 0
+    assert 'id="claims"' not in (run.path / "report.html").read_text()
 
 
 def test_what_is_not_tested_yet_is_one_line(results):

@@ -15,11 +15,10 @@ from lightning_app.common.late import torch
 from lightning_app.papers.li_et_al.data import WHITENING, Whitened, on_whitened
 from lightning_app.papers.li_et_al.fig_4 import SPECTRUM, Spectrum, cond10
 from lightning_app.papers.li_et_al.nets import ORTHOGONAL, SHORTCUT_2, WIDTH, XAVIER, Net, style
-from lightning_app.papers.nets import Found, Nets, Recipe
 from lightning_app.papers.parts import Arrays, Artefact, Computation, columns
 from lightning_app.papers.predicates import IntervalAbove, Predicate, Within, judged, noted, shown, tested, too_few
 from lightning_app.papers.results import Results
-from lightning_app.papers.verdicts import Claim, Class, Reading, Sample, Varies
+from lightning_app.papers.verdicts import Claim, Reading, Sample, Varies
 from lightning_app.plots import figures
 from lightning_app.statistics.paired import ENOUGH, first_reached
 
@@ -334,17 +333,6 @@ def _draw_dynamics(axes: figures.Axes, arrays: Arrays, until: int = 150) -> None
     other.grid(False)
     lines = [*axes.lines, *other.lines]
     axes.legend(lines, [str(line.get_label()) for line in lines])
-
-
-def index_of_trained_nets(nets: Nets) -> Iterator[Found]:
-    """The Hessian's index of plain and residual nets of any runs: Fig. 6 is of linear nets, so these are described only."""
-    ends = {"low": "lower ends of the intervals", "high": "upper ends of the intervals"}
-    why = "Li et al. compute the whole spectrum of linear nets with shortcuts of depth 2, not of these"
-    for net in ("SimplifiedNet", "CifarResNet", "ResidualMLP"):
-        for pair in nets.pairs(Recipe("li-et-al", net, None)):
-            readings = [noted(words, pair.apart(f"hessian/index_{end}"), why) for end, words in ends.items()]
-            quantity = "share of negative eigenvalues of plain - residual"
-            yield pair.label, Claim(quantity, "", "none here", tuple(readings), about=Class.TRAINED)
 
 
 CONVENTION = (

@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from lightning_app.papers.nets import mean_of
 from lightning_app.papers.parts import Run
 from lightning_app.papers.predicates import Predicate, shown, tested
 from lightning_app.papers.results import Results
@@ -116,7 +115,13 @@ def grown(results: Results, setting: Setting, *names: str, since: int = 0) -> Sa
     """The mean of some numbers at the end minus the one after an epoch; 0 is the start."""
     ends = [results.final(setting.run.name, setting.arm, name) for name in names]
     starts = [results.at(setting.run.name, setting.arm, name, since) for name in names]
-    return mean_of(ends) - mean_of(starts)
+    return _mean_of(ends) - _mean_of(starts)
+
+
+def _mean_of(samples: Sequence[Sample]) -> Sample:
+    """The mean of several numbers, seed by seed."""
+    first, *others = samples
+    return first.map(lambda *values: sum(values) / len(values), *others)
 
 
 def above_least(results: Results, setting: Setting, *names: str) -> Sample:

@@ -1,11 +1,10 @@
 """Noise stability: layer cushions (Fig. 3), interlayer cushions (section 5), and noise that is injected into one layer."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from lightning_app.papers.nets import Found, Nets, all_of
 from lightning_app.papers.parts import Artefact
 from lightning_app.papers.predicates import Factor, above, at_most, below, noted, tested
 from lightning_app.papers.results import Results
@@ -18,8 +17,6 @@ from lightning_app.papers.yu_tomasi.nets import (
     RESIDUAL,
     SEED_RUNS,
     TRAINING,
-    full,
-    simplified,
 )
 from lightning_app.plots import figures
 
@@ -31,27 +28,31 @@ CUSHIONS = {  # what A is in a residual layer -> the ending of its keys
 EXCEPTIONS = 2  # "This pattern holds for all the layers, with the exception of 2 layers"
 
 
-def cushions(nets: Nets) -> Iterator[Found]:
+def cushions(results: Results) -> list[Claim]:
     """ "The red distribution is to the right of the blue distribution. This pattern holds for all the layers, with the
     exception of 2 layers (in both the 20-layer and 32-layer networks)." """
-    for pair in nets.pairs(simplified((20, 32))):
-        layers = [f"layer{number:02d}" for number in range(1, pair.depth + 1)]
-        medians = {
-            words: {layer: pair.final(f"cushion/{layer}/median{ending}") for layer in layers}
-            for words, ending in CUSHIONS.items()
-        }
-        if "layer10" in layers:
-            ratios = {words: of["layer10"][1] / of["layer10"][0] for words, of in medians.items()}
-            quantity = f"median cushion of layer 10, residual / plain, depth {pair.depth}"
-            test = above(1, each=True)
-            yield pair.label, tested(quantity, "to the right", test, ratios, about=Class.TRAINED, ratio=True)
-        counts = {words: _exceptions([*of.values()]) for words, of in medians.items()}
-        fully_connected = next(iter(medians.values()))[layers[-1]]  # it has no skip: all readings are the same
+    claims = []
+    for depth in (20, 32):
+        medians = {words: _medians(results, depth, ending) for words, ending in CUSHIONS.items()}
+        of_layer_10 = {words: of[9] for words, of in medians.items()}
+        ratios = {words: residual / plain for words, (plain, residual) in of_layer_10.items()}
+        quantity = f"median cushion of layer 10, residual / plain, depth {depth}"
+        claims.append(tested(quantity, "to the right", above(1, each=True), ratios, about=Class.TRAINED, ratio=True))
+        counts = {words: _exceptions(of) for words, of in medians.items()}
+        fully_connected = next(iter(medians.values()))[-1]  # it has no skip: all readings are the same
         beside = noted("of these, the fully connected layer", _exceptions([fully_connected]))
         test = at_most(EXCEPTIONS, note="on average over seeds")
-        quantity = f"layers where the residual median is not larger, depth {pair.depth}"
+        quantity = f"layers where the residual median is not larger, depth {depth}"
         more: dict[str, Any] = {"about": Class.TRAINED, "ratio": True}
-        yield pair.label, tested(quantity, float(EXCEPTIONS), test, counts, beside, **more)
+        claims.append(tested(quantity, float(EXCEPTIONS), test, counts, beside, **more))
+    return claims
+
+
+def _medians(results: Results, depth: int, ending: str) -> list[tuple[Sample, Sample]]:
+    """Of plain and residual, layer by layer."""
+    keys = [f"cushion/layer{number:02d}/median{ending}" for number in range(1, depth + 1)]
+    plain, residual = ([results.final(f"depth{depth}", arm, key) for key in keys] for arm in ARMS)
+    return [*zip(plain, residual)]
 
 
 def _exceptions(medians: Sequence[tuple[Sample, Sample]]) -> Sample:
@@ -79,7 +80,7 @@ def draw_fig_3(results: Results) -> figures.Figure:
 FIG_3 = Artefact(
     "fig-3",
     "layer cushions of residual nets lie to the right",
-    all_of(cushions),
+    cushions,
     "Per-sample cushion ‖A x‖ / (‖A‖ ‖x‖) on 1,000 training images, bias excluded, ‖A‖ the Frobenius norm of the "
     "kernel; three readings of A in a residual layer side by side. All convolutions, the first included, and the fully connected "
     "layer, which has no skip and was left out before 2026-11-27. " + TRAINING,
@@ -98,32 +99,36 @@ BY_ITSELF = (
 )
 
 
-def interlayer(nets: Nets) -> Iterator[Found]:
+def interlayer(results: Results) -> list[Claim]:
     """ "μ for a residual block is much bigger than that of the corresponding plain block. [...] The 5th out of 9 residual
     block [...] has a mean 0.20 and standard deviation 0.0024. In comparison, [...] the corresponding plain block has a mean
     2.7×10^-7 and standard deviation 2.4×10^-8." """
-    for arm in nets.arms(full()):
+
+    def final(arm: str, family: str, field: str) -> Sample:
+        return results.final(FULL.name, arm, f"{family}/{BLOCK}/{field}")
+
+    claims = []
+    for arm in ARMS:
         samples = {
-            f"{mode}, {size}": arm.final(f"{family}/{BLOCK}/{field}")
+            f"{mode}, {size}": final(arm, family, field)
             for mode, family in MODES.items()
             for size, field in SIZES.items()
         }
-        paper = IN_PRINT[arm.kind]
-        test = Factor(paper, 1.5 if arm.kind == RESIDUAL else 3.0)
-        quantity = f"interlayer cushion of block 5 of 9, {arm.kind}"
-        yield arm.label, tested(quantity, paper, test, samples, about=Class.TRAINED)
+        paper = IN_PRINT[arm]
+        test = Factor(paper, 1.5 if arm == RESIDUAL else 3.0)
+        quantity = f"interlayer cushion of block 5 of 9, {arm}"
+        claims.append(tested(quantity, paper, test, samples, about=Class.TRAINED))
         spread = {  # the two n cancel
-            mode: arm.final(f"{family}/{BLOCK}/std_hw") / arm.final(f"{family}/{BLOCK}/mean_hw")
-            for mode, family in MODES.items()
+            mode: final(arm, family, "std_hw") / final(arm, family, "mean_hw") for mode, family in MODES.items()
         }
-        paper = float(f"{SPREAD[arm.kind] / IN_PRINT[arm.kind]:.2g}")
-        quantity = f"its standard deviation over samples / mean, {arm.kind}"
-        yield arm.label, tested(quantity, paper, Factor(paper, 2.0), spread, about=Class.TRAINED)
-    for pair in nets.pairs(full()):  # the two n differ by a factor that is the same for both nets
-        both = {mode: pair.final(f"{family}/{BLOCK}/mean_hw") for mode, family in MODES.items()}
-        ratios = {mode: residual / plain for mode, (plain, residual) in both.items()}
-        more: dict[str, Any] = {"about": Class.TRAINED, "ratio": True, "power": BY_ITSELF}
-        yield pair.label, tested("residual / plain", "much bigger", above(10), ratios, **more)
+        paper = float(f"{SPREAD[arm] / IN_PRINT[arm]:.2g}")
+        quantity = f"its standard deviation over samples / mean, {arm}"
+        claims.append(tested(quantity, paper, Factor(paper, 2.0), spread, about=Class.TRAINED))
+    ratios = {  # the two n differ by a factor that is the same for both nets
+        mode: final(RESIDUAL, family, "mean_hw") / final(PLAIN, family, "mean_hw") for mode, family in MODES.items()
+    }
+    more: dict[str, Any] = {"about": Class.TRAINED, "ratio": True, "power": BY_ITSELF}
+    return [*claims, tested("residual / plain", "much bigger", above(10), ratios, **more)]
 
 
 def draw_interlayer(results: Results) -> figures.Figure:
@@ -140,7 +145,7 @@ def draw_interlayer(results: Results) -> figures.Figure:
 INTERLAYER = Artefact(
     "interlayer",
     "interlayer cushions of the fifth block of full nets of depth 20",
-    all_of(interlayer),
+    interlayer,
     "μ = √n ‖J x‖ / (‖J‖ ‖x‖) of conv-BN-ReLU-conv-BN(+x)-ReLU. With BN normalising a single sample, J x of a plain "
     "block is zero up to ε / (var + ε), whatever its weights: that is where 2.7e-7 comes from. In evaluation mode "
     "plain and residual blocks are alike. fb.resnet.torch's recipe, 164 epochs.",

@@ -1,8 +1,7 @@
-"""The nets of Yu & Tomasi: the runs that train them, and the recipes by which any run's nets are compared with them."""
+"""The nets of Yu & Tomasi: the runs that train them."""
 
 import math
 
-from lightning_app.papers.nets import Recipe
 from lightning_app.papers.parts import Reduced, Run
 
 KEY = "yu-tomasi"
@@ -19,32 +18,10 @@ FIG_2 = Run("fig2", seeds=13, reduced=Reduced(epochs=40, milestones=(24, 32), se
 FULL = Run("full20", seeds=3)
 FULL_EARLY = Run("full20early", seeds=3)  # the first 10 of its 164 epochs
 
-DECIDING = (  # what nets must have in common with the paper's; of any momentum, which the paper does not give
-    *("data.class_path", "data.init_args.train_limit", "data.init_args.test_limit", "data.init_args.batch_size"),
-    *("model.weight_decay", "model.optimizer.class_path", "model.scheduler.class_path", "model.optimizer.init_args.lr"),
-    *("model.scheduler.init_args.milestones.0", "model.scheduler.init_args.milestones.1"),
-    *("data.init_args.val_size", "data.init_args.augment", "model.loss", "model.decays", "model.decay_towards"),
-    "net.init_args.width",
-)
-
 
 def run_of(arm: str, depth: int) -> str:
     """The run of Table 1 that trains an arm at a depth; at 44 they need different learning rates."""
     return f"depth{depth}" if depth < 44 else f"{arm}44"
-
-
-def simplified(depths: tuple[int, ...] = DEPTHS) -> Recipe:
-    """The nets of the tables and of Figs. 3 and 7, by SM A's recipe; three seeds, so that there is a spread."""
-    return Recipe(KEY, "SimplifiedNet", _run, DECIDING, depths)
-
-
-def _run(kind: str, depth: int | None) -> Run:
-    return SEED_RUNS[run_of(kind, depth) if depth in DEPTHS else "depth20"]
-
-
-def full() -> Recipe:
-    """The full nets of section 5, by fb.resnet.torch's recipe."""
-    return Recipe(KEY, "CifarResNet", lambda kind, depth: FULL, DECIDING, (20,))
 
 
 COST = (

@@ -2,8 +2,8 @@
 
 import math
 from collections.abc import Callable, Iterator, Mapping
+from itertools import product
 
-from lightning_app.papers.nets import Found, Nets, Pair, all_of
 from lightning_app.papers.parts import Artefact
 from lightning_app.papers.predicates import All, Factor, NextDraw, Within, above, judged, tested
 from lightning_app.papers.results import Results
@@ -19,7 +19,6 @@ from lightning_app.papers.yu_tomasi.nets import (
     SEED_RUNS,
     TRAINING,
     run_of,
-    simplified,
 )
 from lightning_app.plots import figures
 
@@ -64,14 +63,24 @@ def apart_in_print(table: Table, symbol: str, depth: int) -> float:
     return round(plain - residual, 6)
 
 
-def printed(nets: Nets) -> Iterator[Found]:
+def table_1_claims(results: Results) -> list[Claim]:
+    return [claim for find in (printed, deeper, smaller, penalties) for claim in find(results)]
+
+
+def _final(results: Results, arm: str, depth: int, name: str) -> Sample:
+    """A number of the nets of one arm and depth, after training."""
+    return results.final(run_of(arm, depth), arm, name)
+
+
+def printed(results: Results) -> Iterator[Claim]:
     """Each number of Table 1, "Training cost C, training loss L, and test error E"."""
-    for arm in nets.arms(simplified()):
-        for (symbol, name), paper in zip(NUMBERS.items(), TABLE_1_IN_PRINT.get((arm.kind, arm.depth or 0), ())):
-            yield arm.label, as_printed(symbol, arm.kind, arm.depth, paper, arm.final(name))
+    for arm in ARMS:
+        for depth in DEPTHS:
+            for (symbol, name), paper in zip(NUMBERS.items(), TABLE_1_IN_PRINT[arm, depth]):
+                yield as_printed(symbol, arm, depth, paper, _final(results, arm, depth, name))
 
 
-def as_printed(symbol: str, arm: str, depth: int | None, paper: float, ours: Sample, seeds: bool = True) -> Claim:
+def as_printed(symbol: str, arm: str, depth: int, paper: float, ours: Sample, seeds: bool = True) -> Claim:
     """L, C or E of one net against the print: close to it, and within what one more seed may give.
 
     The prediction interval took the place of "within 3 sd of our seeds" before any run of Table 1. If the print is one more
@@ -92,77 +101,71 @@ def as_printed(symbol: str, arm: str, depth: int | None, paper: float, ours: Sam
     return tested(quantity, paper, test, ours, about=Class.TRAINED, power=power if seeds else "")
 
 
-def smaller(nets: Nets) -> Iterator[Found]:
+def smaller(results: Results) -> Iterator[Claim]:
     """ "ResNets have smaller L and E than the PlnNets of equal depth, and the performance discrepancy between ResNets and
     PlnNets increases with the depth of the network." """
-    pairs = sorted(nets.pairs(simplified()), key=lambda pair: pair.depth)
-    chain = {pair.depth: pair for pair in reversed(pairs) if pair.depth in DEPTHS}  # of several the first
     for symbol in ("L", "E"):
-        shallower: Pair | None = None
-        for depth in sorted(chain):
-            yield chain[depth].label, _gap(symbol, chain[depth], shallower)
-            shallower = chain[depth]
-        for pair in pairs:
-            if pair not in chain.values():
-                yield pair.label, _gap(symbol, pair, None)
+        for shallower, depth in zip((None, *DEPTHS), DEPTHS):
+            yield _gap(results, symbol, depth, shallower)
 
 
-def _gap(symbol: str, pair: Pair, shallower: Pair | None) -> Claim:
+def _gap(results: Results, symbol: str, depth: int, shallower: int | None) -> Claim:
     """L or E of plain minus residual, and how much more than in the next shallower pair."""
-    apart = pair.apart(NUMBERS[symbol])
-    less = apart.map(lambda _: 0.0) if shallower is None else shallower.apart(NUMBERS[symbol])
+    apart = _apart(results, symbol, depth)
+    less = apart.map(lambda _: 0.0) if shallower is None else _apart(results, symbol, shallower)
     ours = apart.map(lambda own, _: own, less)  # marked if either is incomplete
-    depth = pair.depth
-    test = above(0, note=_of_a_gap(symbol, depth, None if shallower is None else shallower.depth))
-    paper = pair_in_print(TABLE_1_IN_PRINT, symbol, depth) if depth in DEPTHS else "smaller"  # of residual nets
+    test = above(0, note=_of_a_gap(symbol, depth, shallower))
+    paper = pair_in_print(TABLE_1_IN_PRINT, symbol, depth)
     readings = (judged("", apart - less, test, shown=ours),)
     quantity = f"{symbol} of plain - residual, depth {depth}"
     return Claim(quantity, paper, str(test), readings, about=Class.TRAINED, ratio=True)
 
 
+def _apart(results: Results, symbol: str, depth: int) -> Sample:
+    """Plain minus residual, seed by seed."""
+    plain, residual = (_final(results, arm, depth, NUMBERS[symbol]) for arm in ARMS)
+    return plain - residual
+
+
 def _of_a_gap(symbol: str, depth: int, shallower: int | None) -> str:
-    """What is above 0, and what it is by the printed numbers, where there are any.
+    """What is above 0, and what it is by the printed numbers.
 
-    >>> _of_a_gap("L", 32, 20), _of_a_gap("L", 56, 44)
-    ('the difference less that of depth 20; by the print 0.04463', 'the difference less that of depth 44')
+    >>> _of_a_gap("L", 32, 20), _of_a_gap("L", 20, None)
+    ('the difference less that of depth 20; by the print 0.04463', 'by the print 0.0294')
     """
-    compared = [] if shallower is None else [shallower]
-    words = [f"the difference less that of depth {each}" for each in compared]
-    if {depth, *compared} <= set(DEPTHS):
-        own, *less = (apart_in_print(TABLE_1_IN_PRINT, symbol, each) for each in (depth, *compared))
-        words.append(f"by the print {own - sum(less):.6g}")
-    return "; ".join(words)
+    own = apart_in_print(TABLE_1_IN_PRINT, symbol, depth)
+    if shallower is None:
+        return f"by the print {own:.6g}"
+    more = own - apart_in_print(TABLE_1_IN_PRINT, symbol, shallower)
+    return f"the difference less that of depth {shallower}; by the print {more:.6g}"
 
 
-def deeper(nets: Nets) -> Iterator[Found]:
+def deeper(results: Results) -> Iterator[Claim]:
     """ "PlnNets exhibit an obvious degradation problem, as L increases 6.85 times from depth 20 to depth 44. This problem is
     much smaller for ResNets, as L increases 1.73 times." """
-    nets_by_depth = {(arm.kind, arm.depth): arm for arm in reversed(nets.arms(simplified()))}  # of several the first
-    if all((kind, depth) in nets_by_depth for kind in ARMS for depth in (20, 44)):
-        plain, residual = (nets_by_depth[kind, 44].final(RISK) / nets_by_depth[kind, 20].final(RISK) for kind in ARMS)
-        both = plain.map(lambda p, _: p, residual), residual.map(lambda r, _: r, plain)  # marked if either lacks seeds
-        beyond = plain.map(lambda p, r: p - 2 * r, residual)
-        test = above(0, note="the ratio of plain less twice that of residual")
-        for kind, ours in zip(ARMS, both):
-            readings = (judged("", beyond, test, shown=ours),)
-            quantity = f"L(44) / L(20), {kind}"
-            yield "", Claim(quantity, DEGRADATION[kind], str(test), readings, about=Class.TRAINED, ratio=True)
+    plain, residual = (_final(results, arm, 44, RISK) / _final(results, arm, 20, RISK) for arm in ARMS)
+    both = plain.map(lambda p, _: p, residual), residual.map(lambda r, _: r, plain)  # marked if either lacks seeds
+    beyond = plain.map(lambda p, r: p - 2 * r, residual)
+    test = above(0, note="the ratio of plain less twice that of residual")
+    for arm, ours in zip(ARMS, both):
+        readings = (judged("", beyond, test, shown=ours),)
+        quantity = f"L(44) / L(20), {arm}"
+        yield Claim(quantity, DEGRADATION[arm], str(test), readings, about=Class.TRAINED, ratio=True)
 
 
 TIMES_IN_TABLE_1 = 80  # "Loss L is generally over 80 times more than the weight decay term"
 
 
-def penalties(nets: Nets) -> Iterator[Found]:
+def penalties(results: Results) -> Iterator[Claim]:
     """ "Loss L is generally over 80 times more than the weight decay term."
 
     True of the cost as the tables count it, with 1 / B. Not for reduced scale: shorter training leaves a larger L.
     """
-    for arm in nets.arms(simplified()):
-        risk = arm.final(RISK)
-        ratios = {words: risk / (arm.final(name) - risk) for words, name in COSTS.items()}
-        quantity = f"L / (C - L), {arm.kind}, depth {arm.depth}"
+    for depth, arm in product(DEPTHS, ARMS):
+        risk = _final(results, arm, depth, RISK)
+        ratios = {words: risk / (_final(results, arm, depth, name) - risk) for words, name in COSTS.items()}
         paper, test = f"over {TIMES_IN_TABLE_1} times", above(TIMES_IN_TABLE_1)
-        yield arm.label, tested(quantity, paper, test, ratios, about=Class.TRAINED)
+        yield tested(f"L / (C - L), {arm}, depth {depth}", paper, test, ratios, about=Class.TRAINED)
 
 
 def draw_table_1(results: Results) -> figures.Figure:
@@ -190,7 +193,7 @@ def draw_against_depth(results: Results, run: Callable[[str, int], str], table: 
 TABLE_1 = Artefact(
     "table-1",
     "loss, cost and error of plain and residual nets of depths 20, 32, 44",
-    all_of(printed, deeper, smaller, penalties),
+    table_1_claims,
     COST + TRAINING,
     draw_table_1,
     runs=tuple(SEED_RUNS.values()),

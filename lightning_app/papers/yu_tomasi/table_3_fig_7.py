@@ -7,12 +7,11 @@ from functools import cache
 from scipy import stats
 
 from lightning_app.common.numbers import brief
-from lightning_app.papers.nets import Found, Nets, all_of
 from lightning_app.papers.parts import Arrays, Artefact
 from lightning_app.papers.predicates import Share, Within, below, noted, shown, tested
 from lightning_app.papers.results import Results
 from lightning_app.papers.verdicts import Claim, Class, Reading, Sample
-from lightning_app.papers.yu_tomasi.nets import ARMS, PLAIN, RESIDUAL, SEED_RUNS, TRAINING, UNDRIVEN, simplified
+from lightning_app.papers.yu_tomasi.nets import ARMS, PLAIN, RESIDUAL, SEED_RUNS, TRAINING, UNDRIVEN
 from lightning_app.plots import figures
 
 # Table 3 as printed, to two digits: (p_0, p_200, t_0, t_200)
@@ -33,7 +32,7 @@ ROWS = {
 BLOCKS_PER_GROUP = 10  # at depth 32
 LARGE = 0.25
 FAN_IN = "fan-in, as the paper writes"
-ID_SHARE = {PLAIN: ("p", 0.1029), RESIDUAL: ("t", 0.76)}  # symbol, share
+ID_SHARE = {RESIDUAL: ("t", 0.76), PLAIN: ("p", 0.1029)}  # symbol, share; in the order of the print
 
 
 def half_digit(printed: str) -> float:
@@ -59,17 +58,16 @@ def table_3_claims(results: Results) -> list[Claim]:
         for field, printed in TABLE_3_IN_PRINT.items():
             ours = statistic(results, arm, field, start)
             claims.append(_weight_claim(f"{ROWS[field]}, {label}", printed[column], field, ours, arm, start))
-    return claims + all_of(id_shares)(results)
+    return [*claims, *id_shares(results)]
 
 
-def id_shares(nets: Nets) -> Iterator[Found]:
+def id_shares(results: Results) -> Iterator[Claim]:
     """ "Even after training, the total mass of the ID entries in t_200 still accounts for more than 76 percent (1000/1300)
     of the mass of all the entries greater than 0.25"; in p_200 it is "a mere 10.29 percent (72/700)"."""
-    for arm in sorted(nets.arms(simplified((32,))), key=lambda arm: arm.kind, reverse=True):  # t first, as printed
-        symbol, paper = ID_SHARE[arm.kind]
-        ours = arm.final(f"weight_mass{'_transferred' * (arm.kind == RESIDUAL)}/id_over_large")
+    for arm, (symbol, paper) in ID_SHARE.items():
+        ours = statistic(results, arm, "id_over_large", start=False)
         quantity = f"ID entries / |w| ≥ 0.25, {symbol}_200"
-        yield arm.label, tested(quantity, paper, Share(paper, 0.1), ours, about=Class.TRAINED, ratio=True)
+        yield tested(quantity, paper, Share(paper, 0.1), ours, about=Class.TRAINED, ratio=True)
 
 
 def _weight_claim(quantity: str, printed: str, field: str, ours: Sample, arm: str, start: bool) -> Claim:
