@@ -134,6 +134,18 @@ def test_affine(r, s):
     assert a - b == pytest.approx(r - s, abs=2.0**-53 * (abs(r) + abs(s) + 2) + 2.0**-52 * abs(r - s))
 
 
+@given(st.permutations(range(4)), st.permutations(range(4, 6)))
+def test_commutes_with_a_permutation_that_input_and_output_channels_share(order, others):
+    """Outputs 4 and 5 have no input; permuted outputs alone would take the ID entries away."""
+    kernel = torch.arange(6.0 * 4 * 9).view(6, 4, 3, 3)
+    shifted, both, outputs = (
+        transfer({"w": each}, ["w"])["w"]
+        for each in (kernel, kernel[[*order, *others]][:, order], kernel[[*order, *others]])
+    )
+    assert torch.equal(both, shifted[[*order, *others]][:, order])
+    assert torch.equal(outputs, shifted[[*order, *others]]) == (order == sorted(order))
+
+
 @pytest.mark.parametrize(("residual", "move"), [(True, transfer), (False, untransfer)])
 def test_nets_and_state_dicts_agree_and_the_argument_is_untouched(residual, move):
     some = net(depth=8, residual=residual)

@@ -39,19 +39,40 @@ def curvature(state, images, labels) -> Curvature:
     return Curvature(state, images, labels)
 
 
-def test_ends(measured, curvature):
-    """The largest eigenvalues, as near as their residuals say; a smallest one from so few products is not called converged."""
+@pytest.fixture(scope="module")
+def largest(curvature) -> tuple[np.ndarray, np.ndarray]:
+    """The two largest eigenvalues, decreasing, and their eigenvectors (2, n)."""
     n = curvature.size
-    assert measured["hessian/dimension"] == n
     operator = LinearOperator((n, n), matvec=curvature, dtype=np.float64)
-    values = eigsh(operator, k=2, which="LA", ncv=7, tol=1e-7, v0=curvature.gradient, return_eigenvectors=False)
-    for place, value in enumerate(np.sort(values)[::-1], start=1):
+    values, vectors = eigsh(operator, k=2, which="LA", ncv=7, tol=1e-7, v0=curvature.gradient)
+    return values[::-1], vectors.T[::-1]
+
+
+def test_ends(measured, curvature, largest):
+    """The largest eigenvalues, as near as their residuals say; a smallest one from so few products is not called converged."""
+    values, _ = largest
+    assert measured["hessian/dimension"] == curvature.size
+    for place, value in enumerate(values, start=1):
         residual = measured[f"hessian/top{place}_residual"]
         off = residual if residual > 1e-3 * value else 0  # converged or not
         assert measured[f"hessian/top{place}"] == pytest.approx(value, rel=1e-9, abs=off), place
     assert measured["hessian/top1_residual"] < 1e-5 * values.max()
     assert measured["hessian/bottom1_residual"] > 1
     assert measured["hessian/unconverged"] >= 2
+
+
+def test_trace_and_norm(measured, curvature, largest):
+    """n v^T H v and n ||H v||^2 with the random start v, but for the one eigenvector that was found, which counts exactly."""
+    (value, _), (vector, _) = largest
+    start = torch.randn(curvature.size, generator=torch.Generator().manual_seed(0), dtype=torch.float64).numpy()
+    start /= np.linalg.norm(start)
+    product, share = curvature(start), (vector @ start) ** 2
+    trace, square = (
+        found + (curvature.size - 1) * (mean - share * found) / (1 - share)
+        for found, mean in ((value, start @ product), (value**2, product @ product))
+    )
+    assert measured["hessian/trace"] == pytest.approx(trace, rel=1e-9)
+    assert measured["hessian/frobenius"] == pytest.approx(np.sqrt(square), rel=1e-9)
 
 
 def block_by_hand(hand, images, labels) -> torch.Tensor:

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.slow  # the run that all golden tests read takes a minu
 
 MODES = {"eval": Resnet10, "batch1": AloneResnet10}
 PREFIXES = {"eval": "interlayer", "batch1": "interlayer_batch1"}
-KEYS = ("probes", "relative_error", "norms", "samples")
+KEYS = ("probes", "relative_error", "norms", "samples", "median", "mean_hw")
 SURE = 5  # standard errors
 
 
@@ -91,6 +91,8 @@ def test_cushion_of_two_blocks(measured, net, state, images, mode, block):
     assert 0 < many.relative_error < few["relative_error"] < 0.05
     assert few["norms"][0] == pytest.approx(norm, rel=SURE * few["relative_error"])
     assert few["samples"][0] == pytest.approx(mu, rel=SURE * few["relative_error"])
+    assert few["median"] == pytest.approx(np.median(few["samples"]), rel=1e-6)  # samples are kept in float32
+    assert few["mean_hw"] == pytest.approx(few["samples"].mean() / math.sqrt(x.shape[1]), rel=1e-6)
     assert many.frobenius == pytest.approx(norm, rel=SURE * many.relative_error)
     assert many.median == pytest.approx(mu, rel=SURE * many.relative_error)
     assert many.median_hw == pytest.approx(many.median / math.sqrt(x.shape[1]), rel=1e-12)

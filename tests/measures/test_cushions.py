@@ -157,6 +157,39 @@ def conv(scale: float = 1.0) -> nn.Conv2d:
     return module
 
 
+@pytest.mark.parametrize("skip", [False, True])
+def test_no_input_passes_better_than_the_first_singular_vector(skip):
+    """||A x|| <= ||A||_2 ||x||, so that a cushion with the operator norm is at most ||A||_2 / ||A||_F <= 1."""
+    module, x = conv(), torch.randn(20, 4, 5, 5, dtype=torch.float64)
+    A = matrix(module, 5, 5) + skip * np.eye(100)
+    _, singular, vectors = np.linalg.svd(A)
+    found = probe_one(module, torch.cat([torch.from_numpy(vectors[0]).view(1, 4, 5, 5), x]), skip)
+    mu = found.samples_transferred * found.transferred_kernel_norm / found.transferred_operator_norm
+    assert float(mu[0]) == pytest.approx(singular[0] / np.linalg.norm(A), rel=1e-6)
+    assert mu[0] == mu.max() < 1
+
+
+def test_the_root_of_the_window_bounds_a_plain_cushion_with_the_kernel_norm():
+    """An input is read by at most 3 x 3 taps: all inputs but those at the border, by a sum, which passes a constant best."""
+    module = conv()
+    nn.init.ones_(module.weight)
+    assert 2.9 < probe_one(module, torch.ones(1, 4, 64, 64, dtype=torch.float64)).minimum < 3
+
+
+@pytest.mark.parametrize("skip", [False, True])
+def test_what_scale_and_order_of_inputs_and_weights_change(skip):
+    reordered, x = conv(), torch.randn(6, 4, 5, 5, dtype=torch.float64)
+    reordered.weight.data = reordered.weight.data[[2, 0, 3, 1]]
+    one, louder, larger, other = (
+        probe_one(module, images, skip)
+        for module, images in ((conv(), x), (conv(), -1e3 * x), (conv(5.0), x), (reordered, x))
+    )
+    assert louder.median == pytest.approx(one.median, rel=1e-10)
+    for found in (larger, other):
+        assert found.median_branch == pytest.approx(one.median_branch, rel=1e-12)
+        assert (found.median == pytest.approx(one.median, rel=1e-3)) is not skip
+
+
 def test_a_transferred_net_has_the_transferred_reading():
     some = net(depth=8, residual=True).double()
     batches = noise(5, dtype=torch.float64)

@@ -201,6 +201,16 @@ def test_foreign_blocks_are_differentiated(Foreign, mode):
     close(measure(block, x=x, bn_mode=mode).samples, defined(alone(block) if mode == "batch1" else block, x)[0])
 
 
+def test_no_input_passes_better_than_the_first_singular_vector():
+    """mu <= sqrt(n) ||J||_2 / ||J||_F; of a linear block J is the same everywhere."""
+    block, x = seeded(AnyBlock, strides=(1,), bn=False, bias=False), maps()
+    J = matrices(block.before_relu, x[:1])[0]
+    _, singular, vectors = torch.linalg.svd(J)
+    found = measure(block, x=torch.cat([3 * vectors[:1].view_as(x[:1]), x]), before_relu=True).samples
+    assert float(found[0]) == pytest.approx(math.sqrt(x[0].numel()) * float(singular[0] / J.norm()), rel=1e-6)
+    assert found[0] == found.max()
+
+
 @pytest.mark.parametrize("size", [(4, 4), (3, 5)])
 def test_the_identity_has_the_square_root_of_n_over_its_size(size):
     found = measure(nn.Identity().eval(), x=maps(3, 4, size))

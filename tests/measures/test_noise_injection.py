@@ -77,6 +77,15 @@ def test_the_last_layer_in_closed_form():
     assert found.mean[-1].tolist() == pytest.approx([0.1 * expected, 5 * expected], rel=1e-9)
 
 
+def test_the_answer_is_linear_in_the_noise_until_relus_switch():
+    """Between switches a net is an affine function of any one layer's weights; behind the last layer there are none."""
+    some, strengths = net(), torch.tensor([1e-6, 1e-5, 0.3], dtype=torch.float64)
+    for found in noise_injection(some, labelled(6), strengths.tolist()).values():
+        slope = found.median / strengths
+        torch.testing.assert_close(slope[:, 0], slope[:, 1], rtol=1e-8, atol=0)
+        assert not torch.isclose(slope[:-1, 0], slope[:-1, 2], rtol=1e-3).any()
+
+
 def test_a_residual_net_under_transferred_noise_is_its_plain_twin_under_relative_noise():
     some = net()
     residual, plain = (noise_injection(which, labelled(6)) for which in (some, transfer(some)))

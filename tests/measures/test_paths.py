@@ -179,6 +179,17 @@ def test_multiples_of_the_identity_have_binomial_paths(gain):
     assert depth.effective == pytest.approx(float((torch.arange(7) * squares).sum() / squares.sum()))
 
 
+@pytest.mark.parametrize("scalar", [True, False])
+def test_the_derivatives_by_lambda_count_the_layers_of_paths(scalar):
+    """Eq. 22: a path has the factor lambda of each layer that it passes, so sum_l lambda_l df/dlambda_l = sum_r r f_r."""
+    net, x = awake(ResidualMLP(norm="eq22", scalar=scalar)), torch.randn(3, 50, dtype=torch.float64)
+    lambdas = {name: weight.detach() for name, weight in net.named_parameters() if name.endswith("norm.weight")}
+    _, expected = torch.func.jvp(lambda moved: torch.func.functional_call(net, moved, x), (lambdas,), (lambdas,))
+    found = path_outputs(net, x)
+    assert len(lambdas) == 10
+    assert size(torch.einsum("r,rbc->bc", found.lengths.double(), found.outputs) - expected) < EXACT * size(expected)
+
+
 def test_effective_depth_does_not_depend_on_batches_chunks_and_memory(monkeypatch):
     net = awake(CifarResNet(8, width=4))
     x, labels = torch.randn(5, 3, 8, 8, dtype=torch.float64), torch.arange(5)

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from lightning_app.identity import id_entries, transfer, untransfer
-from lightning_app.measures import SignWatch, growth, sign_flips, twin_divergence
+from lightning_app.measures import SignWatch, TwinHistory, growth, sign_flips, twin_divergence
 from lightning_app.networks import SimplifiedNet
 
 UNIT = {torch.float64: 2.0**-53, torch.float32: 2.0**-24}
@@ -86,7 +86,7 @@ def test_the_watch_sees_what_the_relus_get(twin_first):
     with torch.no_grad():
         plain.blocks[3].conv.bias += 0.02  # layer05, with signs that flip there and behind
     x = torch.randn(6, 3, 32, 32, dtype=torch.float64)
-    watch = SignWatch(residual, plain, gap_at="layer05")
+    watch = SignWatch(residual, plain, gap_at=5)
     for net in (plain, residual) if twin_first else (residual, plain):
         net(x)
     watch.stop()
@@ -98,6 +98,19 @@ def test_the_watch_sees_what_the_relus_get(twin_first):
     apart = (theirs - ours).detach().abs()
     assert watch.gap == [float(apart.max()), pytest.approx(float(apart.mean()), rel=1e-12)]
     assert watch.seconds > 0
+
+
+@pytest.mark.parametrize("depth", [5, 101])
+def test_the_second_layer_is_compared_at_any_depth(depth):
+    """Layer names have three digits from 100 layers on, and the keys have two."""
+    plain, residual = pair(depth=depth)
+    history, x = TwinHistory(), torch.randn(2, 3, 8, 8, dtype=torch.float64)
+    watch = SignWatch(residual, plain, history.layer_to_compare(0))
+    for net in (residual, plain):
+        net(x)
+    history.note(watch, 0)
+    apart = (relu_inputs(plain, x)[1] - relu_inputs(residual, x)[1]).detach().abs().max()
+    assert history.second["layer02_at_start"] == float(apart) > 0
 
 
 def test_the_watch_changes_no_bit_and_leaves_nothing_behind():

@@ -41,8 +41,9 @@ def test_which_parameters_decay_is_explicit(decays, dimensions):
     assert Penalty(net, 1.0, decays).half_norm() == pytest.approx(expected, rel=1e-12)
 
 
-def test_coupled_decay_equals_torch_sgd_where_the_centre_is_zero():
-    ours = fit(classifier({"residual": arm(True)}, weight_decay=1e-2))
+@pytest.mark.parametrize(("scale", "decay"), [("one", 1e-2), ("batch", 32 * 1e-2)])  # batches of 32, the last one of 4
+def test_coupled_decay_equals_torch_sgd_where_the_centre_is_zero(scale, decay):
+    ours = fit(classifier({"residual": arm(True)}, weight_decay=decay, penalty_scale=scale))
     torch_decay = classifier({"residual": arm(True)}, weight_decay=0.0)
     torch_decay._make_optimizer = lambda p: sgd(p)
     torch_decay.configure_optimizers = lambda: torch.optim.SGD(torch_decay.parameters(), 0.05, 0.9, weight_decay=1e-2)

@@ -65,18 +65,21 @@ def test_10_steps_in_float32_on_real_images(cifar10_root):
     assert 0 < divergence(module) < 1e-5
 
 
-OPTIMIZERS = {
-    "sgd": lambda p: torch.optim.SGD(p, lr=0.05),
-    "momentum": lambda p: torch.optim.SGD(p, lr=0.05, momentum=0.9),
-    "nesterov": lambda p: torch.optim.SGD(p, lr=0.05, momentum=0.9, nesterov=True),
-    "adam": lambda p: torch.optim.Adam(p, lr=0.003),
-    "rmsprop": lambda p: torch.optim.RMSprop(p, lr=0.001),
+SETTINGS = {
+    "sgd": {"optimizer": lambda p: torch.optim.SGD(p, lr=0.05)},
+    "momentum": {"optimizer": lambda p: torch.optim.SGD(p, lr=0.05, momentum=0.9)},
+    "nesterov": {"optimizer": lambda p: torch.optim.SGD(p, lr=0.05, momentum=0.9, nesterov=True)},
+    "adam": {"optimizer": lambda p: torch.optim.Adam(p, lr=0.003)},
+    "rmsprop": {"optimizer": lambda p: torch.optim.RMSprop(p, lr=0.001)},
+    "clipped by norm": {"gradient_clip_val": 0.1},
+    "clipped by value": {"gradient_clip_val": 1e-3, "gradient_clip_algorithm": "value"},
+    "penalty of a batch": {"penalty_scale": "batch", "weight_decay": 0.32},
 }
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
-def test_every_optimizer_that_sees_gradients_only_keeps_twins_together(name):
-    module = classifier({"r": arm(True), "p": Arm(twin_of="r")}, optimizer=OPTIMIZERS[name], weight_decay=1e-2)
+@pytest.mark.parametrize("name", SETTINGS)
+def test_every_update_that_sees_gradients_only_keeps_twins_together(name):
+    module = classifier({"r": arm(True), "p": Arm(twin_of="r")}, **{"weight_decay": 1e-2} | SETTINGS[name])
     fit(module, 5, precision="64-true", limit_val_batches=0)
     assert divergence(module) < 1e-12
 

@@ -34,8 +34,8 @@ def to_vector(weights: Tensor) -> Tensor:
     return torch.stack([weights[place] for place in places])
 
 
-def sample_loss(vector: Tensor, x: Tensor, y: Tensor, units: int, n: int, shortcut: bool) -> Tensor:
-    """1/(2m) sum ||f(x) - y||^2, sample by sample through the layers."""
+def outputs(vector: Tensor, x: Tensor, units: int, n: int, shortcut: bool) -> Tensor:
+    """f(x), (m, d), sample by sample through the layers."""
     d = x.shape[1]
     columns = vector.view(units, n, d, d)  # [r, k, column, row]
     for unit in columns:
@@ -43,7 +43,12 @@ def sample_loss(vector: Tensor, x: Tensor, y: Tensor, units: int, n: int, shortc
         for matrix in unit:
             out = out @ matrix  # rows of samples: x^T W^T, and W^T is [column, row]
         x = x + out if shortcut else out
-    return (x - y).square().sum() / (2 * len(x))
+    return x
+
+
+def sample_loss(vector: Tensor, x: Tensor, y: Tensor, units: int, n: int, shortcut: bool) -> Tensor:
+    """1/(2m) sum ||f(x) - y||^2"""
+    return (outputs(vector, x, units, n, shortcut) - y).square().sum() / (2 * len(x))
 
 
 @CASES
@@ -61,6 +66,21 @@ def test_loss_gradient_and_hessian_are_those_of_autograd(units, n, shortcut):
     H = hessian(weights, moments, shortcut)
     torch.testing.assert_close(H, expected, rtol=0, atol=1e-10)
     assert float((H - H.mT).abs().max()) < 1e-14 * scale
+
+
+@pytest.mark.parametrize(("units", "n"), [(1, 1), (1, 3), (4, 1), (2, 2)])
+@NETS
+def test_at_a_global_minimum_1_minus_1_over_l_of_the_eigenvalues_are_zero(units, n, shortcut):
+    """There E[(A x - y) x^T] = 0, and what is left of H has at most the rank d^2 of a map A; these matrices are regular."""
+    d, L = 3, units * n
+    x, y = data(d)
+    weights = draw(units, n, d, d)
+    unexplained = y - x @ torch.linalg.lstsq(x, y).solution
+    minimum = Moments.of(x, outputs(to_vector(weights), x, units, n, shortcut) + unexplained)
+    assert float(loss_and_gradient(weights, minimum, shortcut)[0]) == pytest.approx(minimum.optimum(), rel=1e-12)
+    for moments, zeros in ((minimum, (L - 1) * d**2), (Moments.of(x, y), 0)):
+        eigenvalues = torch.linalg.eigvalsh(hessian(weights, moments, shortcut)).abs()
+        assert int((eigenvalues < 1e-12 * eigenvalues.max()).sum()) == zeros
 
 
 @NETS

@@ -8,6 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.special import eval_legendre
 from torch import Tensor
 
 from lightning_app.theory.littwin_wolf import spin_glass
@@ -63,6 +64,13 @@ def test_log_weights_where_weights_underflow():
     assert float(spin_glass.weights(p, beta)[-1]) == 0
     total = sum(math.comb(p - 1, r - 1) ** 2 * 4 ** (p - r) for r in range(1, p + 1))  # Z^2 4^p
     assert float(found[-1]) == pytest.approx(-math.log(total) / 2, rel=1e-13)
+
+
+@for_all(st.integers(2, 200), st.floats(0.05, 0.9))
+def test_the_normalisation_is_a_legendre_polynomial(p, beta):
+    """Z^2 = beta^2 (1 - beta^2)^(p-1) P_{p-1}((1 + beta^2) / (1 - beta^2)), and eps_1 = beta / Z."""
+    square = (1 - beta**2) ** (p - 1) * eval_legendre(p - 1, (1 + beta**2) / (1 - beta**2))
+    assert 1 / square == pytest.approx(float(spin_glass.weights(p, beta)[0]) ** 2, rel=1e-10)
 
 
 @for_all(st.integers(2, 80), st.fractions(Fraction(1, 100), 100, max_denominator=100))

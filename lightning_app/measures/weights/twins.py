@@ -87,19 +87,18 @@ class SignWatch:
 
     All layers but the last are taken to have a ReLU behind them. The net that comes first, whichever it is, leaves its
     pre-activations until the other one arrives at the same layer: the memory of one net's activations, for one pass.
-    Neither is compiled, as a compiled graph does not run hooks. ``gap_at``: layer whose differences are wanted too.
+    Neither is compiled, as a compiled graph does not run hooks. ``gap_at``: number of a layer whose differences are wanted too.
     """
 
-    def __init__(self, original: nn.Module, twin: nn.Module, gap_at: str | None = None) -> None:
+    def __init__(self, original: nn.Module, twin: nn.Module, gap_at: int | None = None) -> None:
         self.flip: Flip | None = None  # of the first layer that has one
         self.gap = [math.nan, math.nan]  # largest and mean |z_twin - z_original| at layer `gap_at`
         self.seconds = 0.0  # spent in here
-        self._gap_at = gap_at
         self._waiting: dict[str, Tensor] = {}
         self._handles = [
-            layer.module.register_forward_hook(partial(self._arrive, layer, net is twin))
+            layer.module.register_forward_hook(partial(self._arrive, layer, number == gap_at, net is twin))
             for net in (original, twin)
-            for layer in layers_of(net)[:-1]
+            for number, layer in enumerate(layers_of(net)[:-1], start=1)
         ]
 
     def stop(self) -> None:
@@ -109,15 +108,17 @@ class SignWatch:
         self._waiting.clear()
 
     @torch.no_grad()
-    def _arrive(self, layer: Layer, is_twin: bool, _: nn.Module, inputs: tuple[Tensor, ...], out: Tensor) -> None:
+    def _arrive(
+        self, layer: Layer, compared: bool, is_twin: bool, _: nn.Module, inputs: tuple[Tensor, ...], out: Tensor
+    ) -> None:
         start = time.perf_counter()
-        if self.flip is None or layer.name == self._gap_at:
+        if self.flip is None or compared:
             here = out.detach()  # with the identity across it: what the layer's ReLU gets
             here = here + shortcut(inputs[0].detach(), here.shape[1], layer.stride) if layer.skip else here
             there = self._waiting.pop(layer.name, None)
             if there is None:
                 self._waiting[layer.name] = here
-            elif layer.name == self._gap_at:
+            elif compared:
                 apart = (here - there).abs()
                 self.gap = torch.stack([apart.amax(), apart.mean()]).tolist()
             if there is not None and self.flip is None:
@@ -180,8 +181,8 @@ def _line(x: Tensor, y: Tensor, weights: Tensor) -> tuple[float, float, float]:
     return float(slope), float(intercept.exp()), float(error)
 
 
-SECOND = "layer02"  # where the paper saw a difference of 1e-16 after one iteration
-SECOND_KEYS = {0: f"{SECOND}_at_start", 1: f"{SECOND}_after_one_step"}  # by steps done before the batch
+SECOND = 2  # the layer where the paper saw a difference of 1e-16 after one iteration
+SECOND_KEYS = {0: "layer02_at_start", 1: "layer02_after_one_step"}  # by steps done before the batch, at any depth
 
 
 @dataclass(frozen=True)
@@ -209,8 +210,8 @@ class TwinHistory:
         """Whether the forward passes of the next batch show something that is not known yet."""
         return self.flip is None or steps_done in SECOND_KEYS
 
-    def layer_to_compare(self, steps_done: int) -> str | None:
-        """The layer whose ReLU inputs are compared in the next batch."""
+    def layer_to_compare(self, steps_done: int) -> int | None:
+        """Number of the layer whose ReLU inputs are compared in the next batch."""
         return SECOND if steps_done in SECOND_KEYS else None
 
     def note(self, watch: SignWatch, steps_done: int) -> None:
