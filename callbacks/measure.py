@@ -33,6 +33,8 @@ log = logging.getLogger(__name__)
 
 NO_MEMORY = re.compile(r"out of memory|can't allocate memory|not enough memory|_ALLOC_FAILED", re.IGNORECASE)
 POWERS: Literal["powers_of_2"] = "powers_of_2"
+NAME = re.compile(r"\w+(/\w+)*")  # a family
+TAKEN = ("train", "val", "test", "probe", "cost", "failed")  # beginnings of keys that are not a measure's own
 Steps = int | Literal["powers_of_2"]  # a distance between measurements in optimizer steps, or 1, 2, 4, 8, ...
 
 
@@ -177,7 +179,7 @@ class Measure(EpochCallback):
       the same up to rounding, and up to their standard errors where they are estimated from random vectors.
     """
 
-    family: str  # of the results: names their array file, ``cost/<family>`` and ``failed/<family>``
+    family: str  # of the results: names their array file, ``cost/<family>`` and ``failed/<family>``; another in each measure
     gradients = False  # whether `measure` runs with gradients enabled
     _max_batch: int | None = None  # samples at a time, since more ran out of memory
 
@@ -185,6 +187,22 @@ class Measure(EpochCallback):
     def forget_run(self) -> None:
         super().forget_run()
         self._described = False
+
+    @override
+    def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        super().setup(trainer, pl_module, stage)
+        own, family = type(self).__name__, getattr(self, "family", None)
+        if not isinstance(family, str) or not NAME.fullmatch(family) or family.partition("/")[0] in TAKEN:
+            raise UserError(
+                f"{own} needs a family that its keys begin with, of letters, digits, '_' and '/' and not {', '.join(TAKEN)}, "
+                f"got {family!r}."
+            )
+        others = [one for one in getattr(trainer, "callbacks", ()) if isinstance(one, Measure) and one is not self]
+        if same := [other for other in others if getattr(other, "family", None) == family]:
+            raise UserError(
+                f"{own} and {type(same[0]).__name__} have the same family, '{family}', and one's numbers would replace the "
+                "other's: leave one out, or give one a prefix or name of its own where it has such an option."
+            )
 
     @abstractmethod
     def measure(self, context: MeasureContext) -> Mapping[str, Any]:
@@ -358,7 +376,7 @@ class Scalar(Measure):
 
     def __init__(self, name: str, function: Callable[[MeasureContext], float | torch.Tensor], **clock: Any) -> None:
         super().__init__(**clock)
-        if not re.fullmatch(r"\w+(/\w+)*", name):
+        if not NAME.fullmatch(name):
             raise UserError(
                 f"the name of a Scalar is a key of letters, digits, '_' and '/', such as grad_norm, got '{name}'."
             )

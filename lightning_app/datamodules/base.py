@@ -37,6 +37,27 @@ class Splits:
     test_labels: Tensor  # (M,) int64
     class_names: tuple[str, ...]
 
+    def __post_init__(self) -> None:
+        """Raises a `UserError` for labels or samples of another kind."""
+        for split in ("train", "test"):
+            samples, labels = getattr(self, f"{split}_images"), getattr(self, f"{split}_labels")
+            if not isinstance(labels, Tensor) or labels.dtype != torch.int64 or labels.ndim != 1:
+                raise UserError(f"{split}_labels of a data set must be a tensor (n,) of int64, got {_kind(labels)}.")
+            if isinstance(samples, np.ndarray) or samples.shape[0] != len(labels):
+                raise UserError(
+                    f"{split}_images of a data set must be a tensor of {len(labels)} samples, as there are labels, got "
+                    f"{_kind(samples)}."
+                )
+        train, test = (tuple(samples.shape[1:]) for samples in (self.train_images, self.test_images))
+        if train != test:
+            raise UserError(f"samples for testing must have the shape of those for training, {train}, got {test}.")
+
+
+def _kind(given: Any) -> str:
+    """Type, dtype and shape, for an error message."""
+    parts = (type(given).__name__, getattr(given, "dtype", None), getattr(given, "shape", None))
+    return " ".join(str(tuple(part) if isinstance(part, torch.Size) else part) for part in parts if part is not None)
+
 
 class ResidentData(pl.LightningDataModule, ABC):
     """Serves a small data set from device memory; order and augmentation are a pure function of (seed, epoch, step).
@@ -102,7 +123,9 @@ class ResidentData(pl.LightningDataModule, ABC):
     @cached_property
     def splits(self) -> Splits:
         """The data set as its source gave it, read at the first use."""
-        return self.load()
+        if not isinstance(found := self.load(), Splits):
+            raise UserError(f"load() of {type(self).__name__} must return Splits, got a {type(found).__name__}.")
+        return found
 
     @property
     def class_names(self) -> tuple[str, ...]:

@@ -64,9 +64,12 @@ def _cushions(pair: Pair) -> str:
     same, _ = _both(pair, f"cushion/{layer}/median_transferred")
     if not residual or not plain or not same:
         return ""
+    counted = f" as the paper counts it, {_range(same)} with the identity counted as weights,"
+    if [one.value for one in same] == [one.value for one in residual]:  # the layer itself has no skip
+        counted = ""
     return (
-        f"The median cushion of {layer} (how well it withstands noise on its weights) is {_range(residual)} with skips as "
-        f"the paper counts it, {_range(same)} with the identity counted as weights, and {_range(plain)} without skips."
+        f"The median cushion of {layer} (how well it withstands noise on its weights) is {_range(residual)} with "
+        f"skips{counted} and {_range(plain)} without skips."
     )
 
 

@@ -113,6 +113,26 @@ def test_what_fails_again_is_logged_each_time_and_reported_once(tmp_path, caplog
     assert [message for message in caplog.messages if "Failing" in message] == messages
 
 
+@pytest.mark.parametrize(
+    ("family", "said"),
+    [
+        ("idle", "Named and Idle have the same family, 'idle', and one's numbers would replace the other's"),
+        ("test/error", "not train, val, test, .* got 'test/error'"),
+        ("../../outside", "got '../../outside'"),
+        (None, "Named needs a family .* got None"),
+    ],
+)
+def test_a_measure_has_a_family_of_its_own(tmp_path, family, said):
+    """Numbers of another one would be replaced, or a file be written anywhere."""
+
+    class Named(Idle):
+        pass
+
+    Named.family = family
+    with pytest.raises(UserError, match=said):
+        run(tmp_path, Named(), Idle())
+
+
 @pytest.mark.parametrize("result", [None, "much", [1.0, 2.0], np.ones(3)], ids=str)
 def test_what_is_neither_a_number_nor_a_tensor_has_failed_and_nothing_stops(tmp_path, result):
     class Odd(Idle):

@@ -1,10 +1,15 @@
 """The datamodule without a trainer: splits, arguments, what it tells about itself."""
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lightning_app.common.errors import UserError
+from lightning_app.datamodules import Splits
 from lightning_app.datamodules.base import stratified_rows
 from tests.datamodules.synthetic import CLASSES, Synthetic, rows
 
@@ -132,3 +137,43 @@ def test_a_limit_on_the_test_images_keeps_the_classes_in_proportion():
     whole = Synthetic(test=60, test_limit=1000)
     whole.setup()
     assert sum(len(labels) for _, labels in whole.test_dataloader()) == 60
+
+
+LABELS = torch.tensor([0, 1, 1])
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"train_labels": LABELS.int()}, r"train_labels .* int64, got Tensor torch.int32 \(3,\)"),
+        ({"test_labels": [0, 1, 1]}, "test_labels of a data set must be a tensor .* got list"),
+        (
+            {"train_labels": LABELS[:2]},
+            r"train_images .* a tensor of 2 samples, .* got Tensor torch.uint8 \(3, 8, 8, 3\)",
+        ),
+        (
+            {"train_images": np.zeros((3, 8, 8, 3), np.uint8)},
+            r"a tensor of 3 samples, .* got ndarray uint8 \(3, 8, 8, 3\)",
+        ),
+        ({"test_images": torch.zeros(3, 8, 9, 3, dtype=torch.uint8)}, r"for training, \(8, 8, 3\), got \(8, 9, 3\)"),
+    ],
+    ids=lambda value: "",
+)
+def test_a_data_set_of_another_kind_is_refused(given, said):
+    images = torch.zeros(3, 8, 8, 3, dtype=torch.uint8)
+    right = {"train_images": images, "train_labels": LABELS, "test_images": images, "test_labels": LABELS}
+    Splits(**right, class_names=("a", "b"))
+    with pytest.raises(UserError, match=said):
+        Splits(**right | given, class_names=("a", "b"))
+
+
+def test_images_that_are_no_bytes_and_a_load_that_returns_no_splits_are_refused():
+    """Shares of 1 would be 0, all of them."""
+    data = Synthetic()
+    data.load = lambda: replace(Synthetic().load(), train_images=torch.rand(60, 8, 8, 3))
+    with pytest.raises(UserError, match=r"images of Synthetic must be uint8, .* got torch.float32: shares of 1"):
+        next(iter(data.train_dataloader()))
+    data = Synthetic()
+    data.load = lambda: (1, 2)
+    with pytest.raises(UserError, match=r"load\(\) of Synthetic must return Splits, got a tuple"):
+        _ = data.splits

@@ -32,6 +32,15 @@ def test_several_seeds_by_their_range_and_seed_by_seed(make):
     )
 
 
+def test_a_layer_without_a_skip_of_its_own_has_one_cushion(run):
+    """Skips around several layers are in no layer's weights: three readings would be one number three times."""
+    log = run.log().query("epoch == 6").set_index(["member", "name"])["value"]
+    same = log["residual", "cushion/layer10/median"]
+    run.append([Row("residual", 6, 6 * 391, "cushion/layer10/median_transferred", same)])
+    plain = log["plain", "cushion/layer10/median"]
+    assert findings(run)[2].endswith(f"is {same:.2g} with skips and {plain:.2g} without skips.")
+
+
 def test_whoever_is_ahead_is_said(run):
     run.append(Row(net, 7, 2737, "test/error", 0.7 if net == "residual" else 0.2) for net in ("plain", "residual"))
     assert findings(run)[0].endswith("a test error of 0.7, the plain one 0.2: the plain net is ahead.")
