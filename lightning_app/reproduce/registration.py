@@ -4,7 +4,7 @@ registration.yaml beside this file is the record; docs/registration.md is made f
 with the claims in the code: who changes a claim's words, number, test, tolerance, readings or reduced schedule has to say
 so here, with a date, a reason, and whether results had been seen before. Words come from the tests themselves; so that a
 test cannot change behind the same words, the code that judges is registered too, file by file, without its docstrings,
-comments and drawings.
+comments and drawings. So are the configurations that nets are trained by, which could be tuned before the first record.
 
     python -m lightning_app.reproduce.registration                    what differs; exit code 1 if anything does
     python -m lightning_app.reproduce.registration --say "why" [--after-a-look]     write it down, with today's date
@@ -28,8 +28,11 @@ from lightning_app.common.numbers import plural
 from lightning_app.common.text import markdown_row
 from lightning_app.papers import PAPERS, paper
 from lightning_app.papers.parts import PAPER, REDUCED, Artefact, Paper
+from lightning_app.papers.recipes import CONFIGS, recipe
 from lightning_app.papers.records import rows_of
 from lightning_app.reproduce.evidence import Reproduction
+from lightning_app.reproduce.training import OBSERVING
+from lightning_app.runs.configuration import compared
 
 FILE = Path(__file__).with_name("registration.yaml")
 PACKAGE = Path(__file__).resolve().parents[1]
@@ -50,7 +53,16 @@ def of_code() -> Entries:
         file.relative_to(PACKAGE.parent).as_posix(): {"test": "code", "class": "", "hash": digest}
         for file, digest in hashes.items()
     }
-    return claims | {"code that judges": code}
+    return claims | {"code that judges": code, "recipes": dict(_recipes())}
+
+
+def _recipes() -> Iterator[tuple[str, dict[str, Any]]]:
+    """Of each run that trains a paper's nets, all that decides its numbers: what `reproduce` knows it by, but seeds."""
+    for file in sorted(CONFIGS.glob("papers/*/*.yaml")):
+        options = compared(recipe(file.parent.name, file.stem))
+        fixed = {key: value for key, value in options.items() if not key.startswith(OBSERVING)}
+        digest = hashlib.sha256(json.dumps(fixed, sort_keys=True).encode()).hexdigest()[:12]
+        yield f"configs/{file.relative_to(CONFIGS).as_posix()}", {"test": "code", "class": "", "hash": digest}
 
 
 def _skeleton(file: Path) -> str:

@@ -2,13 +2,16 @@
 
 import datetime
 from dataclasses import replace
+from typing import Any
 
 import yaml
 
+from lightning_app.papers import recipes
 from lightning_app.papers.predicates import Within
 from lightning_app.papers.yu_tomasi.table_1 import as_printed
 from lightning_app.reproduce import registration
 from lightning_app.reproduce.registration import differences, main, of_code, page, registered, updated
+from lightning_app.runs.configuration import layered
 
 CODE = of_code()
 
@@ -30,6 +33,27 @@ def test_a_changed_tolerance_is_noticed(monkeypatch):
     monkeypatch.setattr("lightning_app.papers.yu_tomasi.table_1.as_printed", looser)
     found = differences(of_code(), registered())
     assert any("table-1: 'L, plain, depth 20'" in each and "within 9" in each for each in found)
+
+
+def test_a_tuned_recipe_is_noticed(monkeypatch):
+    """Rate and epochs could be tried out before the first record; what is measured beside, and where, changes no number."""
+
+    def changed(key: str, value: object) -> list[str]:
+        def tuned(paper: str, run: str) -> dict[str, Any]:
+            found = recipes.recipe(paper, run)
+            return layered(found, nested(key, value)) if run == "depth20" else found
+
+        monkeypatch.setattr("lightning_app.reproduce.registration.recipe", tuned)
+        return differences(of_code(), registered())
+
+    said = ["recipes: 'configs/papers/yu-tomasi/depth20.yaml' was changed since it was registered."]
+    assert changed("model.optimizer.init_args.lr", 0.02) == changed("trainer.max_epochs", 40) == said
+    assert changed("trainer.callbacks", []) == changed("model.compile", True) == []
+
+
+def nested(key: str, value: object) -> dict[str, Any]:
+    first, _, rest = key.partition(".")
+    return {first: nested(rest, value) if rest else value}
 
 
 def test_new_changed_and_withdrawn_claims_are_said():
