@@ -116,7 +116,8 @@ class InterlayerCushion(Measure):
     def measure(self, context: MeasureContext) -> Mapping[str, Any]:
         net, images = context.net, [images for images, _ in context.samples(self.samples)]
         if not self._spans(net, "eval"):
-            self.warn_once(f"no interlayer cushions of '{context.name}': {NO_BLOCKS}")
+            if "eval" in self.bn_modes:  # of one beside it in "batch1" once is enough
+                self.warn_once(f"no interlayer cushions of '{context.name}': {NO_BLOCKS}")
             return {}
         return {
             f"{PREFIXES[bn_mode]}/{name}": found

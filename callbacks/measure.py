@@ -10,7 +10,7 @@ import math
 import re
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from typing import Any, Literal
 
@@ -191,18 +191,7 @@ class Measure(EpochCallback):
     @override
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         super().setup(trainer, pl_module, stage)
-        own, family = type(self).__name__, getattr(self, "family", None)
-        if not isinstance(family, str) or not NAME.fullmatch(family) or family.partition("/")[0] in TAKEN:
-            raise UserError(
-                f"{own} needs a family that its keys begin with, of letters, digits, '_' and '/' and not {', '.join(TAKEN)}, "
-                f"got {family!r}."
-            )
-        others = [one for one in getattr(trainer, "callbacks", ()) if isinstance(one, Measure) and one is not self]
-        if same := [other for other in others if getattr(other, "family", None) == family]:
-            raise UserError(
-                f"{own} and {type(same[0]).__name__} have the same family, '{family}', and one's numbers would replace the "
-                "other's: leave one out, or give one a prefix or name of its own where it has such an option."
-            )
+        check_families([one for one in getattr(trainer, "callbacks", [self]) if isinstance(one, Measure)])
 
     @abstractmethod
     def measure(self, context: MeasureContext) -> Mapping[str, Any]:
@@ -297,6 +286,28 @@ class Measure(EpochCallback):
                 folder.add_notes([message])
 
 
+def check_families(measures: Iterable[Measure]) -> None:
+    """Each measure has a family of its own, the beginning of its keys.
+
+    Raises:
+        UserError: for no family, one that cannot be part of a file's name or is training's, and one that two have.
+    """
+    found: dict[str, str] = {}
+    for measure in measures:
+        own, family = type(measure).__name__, getattr(measure, "family", None)
+        if not isinstance(family, str) or not NAME.fullmatch(family) or family.partition("/")[0] in TAKEN:
+            raise UserError(
+                f"{own} needs a family that its keys begin with, of letters, digits, '_' and '/' and not {', '.join(TAKEN)}, "
+                f"got {family!r}."
+            )
+        if family in found:
+            raise UserError(
+                f"{found[family]} and {own} have the same family, '{family}', and would replace each other's numbers or files: "
+                "leave one out, make one of both where it takes lists (blocks, bn_modes), or give one another prefix or name."
+            )
+        found[family] = own
+
+
 def _check_number(key: str, value: Any) -> None:
     try:
         float(value)
@@ -368,13 +379,14 @@ class Scalar(Measure):
 
     Args:
         name: the key, such as "grad_norm"; a slash groups keys.
-        function: in YAML its dotted path, such as ``my_measures.grad_norm``.
+        function: in YAML its dotted path, such as ``my_measures.grad_norm``. It returns a number or a tensor of one, whatever
+            its annotation says.
         clock: when to measure, the arguments of `EpochCallback`.
     """
 
     gradients = True
 
-    def __init__(self, name: str, function: Callable[[MeasureContext], float | torch.Tensor], **clock: Any) -> None:
+    def __init__(self, name: str, function: Callable[[MeasureContext], Any], **clock: Any) -> None:
         super().__init__(**clock)
         if not NAME.fullmatch(name):
             raise UserError(

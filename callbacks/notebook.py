@@ -13,7 +13,7 @@ from torch import Tensor, nn
 import callbacks
 from callbacks.context import MeasureContext
 from callbacks.log import flatten, is_number
-from callbacks.measure import Measure, StatefulMeasure, is_fatal
+from callbacks.measure import Measure, StatefulMeasure, check_families, is_fatal
 from callbacks.protocol import BATCH
 from lightning_app.common.calls import described, pair_of
 from lightning_app.common.errors import UserError, reason
@@ -93,7 +93,8 @@ def checked(measures: Any) -> list[Measure]:
         if not isinstance(one, Measure):
             what = f"the class {one.__name__}" if isinstance(one, type) else described(one)
             raise UserError(f"expected measures such as LayerCushion(), got {what}: see skipscope.callbacks.")
-    return [*dict.fromkeys(found)]
+    check_families(unique := [*dict.fromkeys(found)])
+    return unique
 
 
 def _tensor(what: str, values: Any) -> Tensor:

@@ -140,7 +140,7 @@ def _outcome(measure: Measure, context: MeasureContext) -> str:
             context.state = measure._state
             measure.begin(context)
         found = measure.within_memory(context)
-        why = "" if found else next(iter(measure._warned))
+        why = "" if found else next(iter(measure._warned), "no numbers")
         return NO_BLOCKS if why.endswith(NO_BLOCKS) else why
     except Exception as error:  # of a measure that cannot: it is what the table is about
         return reason(error)

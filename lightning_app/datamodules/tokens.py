@@ -186,9 +186,8 @@ class KHop(TokenData):
     ) -> None:
         super().__init__(root=root, **of_data)
         self.hops = at_least(1, type(self).__name__, hops=hops)
-        self.letters = at_least(
-            3, type(self).__name__, letters=letters
-        )  # of two, neighbours that differ leave one sequence
+        # Of two letters, neighbours that differ leave one sequence.
+        self.letters = at_least(3, type(self).__name__, letters=letters)
         self.length = at_least(2, type(self).__name__, length=length)
         self.samples = at_least(1, type(self).__name__, samples=samples)
         self.test_samples = at_least(1, type(self).__name__, test_samples=test_samples)

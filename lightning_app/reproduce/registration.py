@@ -40,6 +40,7 @@ NOWHERE = Path("/nonexistent")  # results from which claims are built: nothing h
 JUDGING = ("papers/*.py", "papers/*/*.py", "statistics/paired.py", "statistics/fitting.py")
 # Of a claim, besides its readings.
 REGISTERED = ("quantity", "class", "basis", "paper", "test", "power", "readings_differ_in")
+BESIDE_CLAIMS = ("code that judges", "recipes")
 Entries = dict[str, dict[str, dict[str, Any]]]  # artefact -> quantity -> entry
 
 
@@ -53,11 +54,11 @@ def of_code() -> Entries:
         file.relative_to(PACKAGE.parent).as_posix(): {"test": "code", "class": "", "hash": digest}
         for file, digest in hashes.items()
     }
-    return claims | {"code that judges": code, "recipes": dict(_recipes())}
+    return claims | dict(zip(BESIDE_CLAIMS, (code, dict(_recipes()))))
 
 
 def _recipes() -> Iterator[tuple[str, dict[str, Any]]]:
-    """Of each run that trains a paper's nets, all that decides its numbers: what `reproduce` knows it by, but seeds."""
+    """Of each run that trains a paper's nets, what base.yaml and its own YAML say, but for seeds, machine and measures."""
     for file in sorted(CONFIGS.glob("papers/*/*.yaml")):
         options = compared(recipe(file.parent.name, file.stem))
         fixed = {key: value for key, value in options.items() if not key.startswith(OBSERVING)}
@@ -171,8 +172,9 @@ def page(record: Entries) -> str:
         "when results of ours had been seen. A test of the project fails when a claim changes and this page does not. "
         "(On 2026-11-23 the words of all tests came to be made by the tests themselves, many were reworded with the same "
         "tolerance, and each claim got its class: that is not listed.)",
-        f"{sum(map(len, record.values()))} claims; {len({(key, quantity) for key, quantity, _ in looked})} of them were "
-        "changed or withdrawn after a look.",
+        f"{sum(len(entries) for key, entries in record.items() if key not in BESIDE_CLAIMS)} claims; "
+        f"{len({(key, quantity) for key, quantity, _ in looked if key not in BESIDE_CLAIMS})} of them were changed or withdrawn "
+        "after a look. Files of code that judges, and recipes that nets are trained by, are listed at the end.",
     ]
     for key, entries in record.items():
         rows = []

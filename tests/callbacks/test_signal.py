@@ -117,7 +117,7 @@ def test_a_compiled_part_is_named(tmp_path, caplog):
     module = Foreign()
     module.again._compiled_call_impl = module.again._call_impl  # as `compile()` leaves it, without compiling
     fit_foreign(module, Signal(), folder=tmp_path, epochs=1)
-    assert "within the compiled parts of 'net' (again) weights" in caplog.text
+    assert "in the compiled parts of 'net' (again) weights" in caplog.text
 
 
 def test_a_net_that_is_not_trained_is_measured_on_its_probe():

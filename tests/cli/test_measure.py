@@ -34,7 +34,6 @@ MORE = [
     {"class_path": "Signal"},
     {"class_path": "EffectiveDepth", "init_args": {"samples": 4, "gradient_samples": 2}},
     {"class_path": "DrivingForce", "init_args": {"samples": 4}},
-    {"class_path": "NoiseStability", "init_args": {"samples": 4, "draws": 1}},
 ]
 
 

@@ -146,11 +146,11 @@ def test_what_the_command_says(bank, tmp_path, capsys):
         shifted,
     )
     assert written.startswith(f"written: {tmp_path / 'out.ckpt'} (T: residual -> plain; the optimizer's state is kept")
-    assert "only with `decay_towards: identity`" in hint
+    assert "only with `model.decay_towards: identity`" in hint
     assert main(["transfer", "--inverse", str(bank), str(tmp_path / "back.ckpt")]) == 0
     shifted, written, hint = capsys.readouterr().out.splitlines()
     assert shifted.startswith("plain: 16 ID entries") and "(T^-1: plain -> residual;" in written
-    assert "only if that one has `decay_towards: identity`" in hint
+    assert "only if that one has `model.decay_towards: identity`" in hint
     assert sorted(path.name for path in tmp_path.iterdir()) == ["back.ckpt", "out.ckpt"]
     kept = {name: value for name, value in load(bank).items() if name != "optimizer_states"}
     torch.save(kept, tmp_path / "final.ckpt")

@@ -354,7 +354,10 @@ def test_training_on_one_s_own_pictures(tmp_path):
     words = ("fit", "--config", ROOT / "configs" / "photos.yaml", "--trainer.max_epochs", "1", "--trainer.logger", "[]")
     words += ("--trainer.callbacks", "[{class_path: TrainingMetrics}]", "--data.image_size", "16")
     done = command(*words, cwd=tmp_path)
-    assert done.returncode == 2 and "the data have 4 classes: set the net's num_classes" in done.stderr
+    assert (
+        done.returncode == 2
+        and "the data have 4 classes: set the net's number of outputs to 4: num_classes" in done.stderr
+    )
     done = command(*words, "--model.net.init_args.num_classes", "4", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "runs" / "photos" / "photos" / "log.csv").exists()

@@ -87,11 +87,11 @@ def test_fingerprint_tells_data_apart():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"batch_size": 0}, "must be at least 1, got 0"),
-        ({"padding": -1}, "must be at least 0, got -1"),
+        ({"batch_size": 0}, "batch_size of Synthetic must be at least 1, got 0"),
+        ({"padding": -1}, "padding of Synthetic must be at least 0, got -1"),
         ({"val_size": 60}, "val_size must leave some of the 60 training samples"),
-        ({"split_seed": -1}, "must be at least 0"),
-        ({"train_limit": 0}, "must be at least 1"),
+        ({"split_seed": -1}, "split_seed of Synthetic must be at least 0"),
+        ({"train_limit": 0}, "train_limit of Synthetic must be at least 1"),
         ({"mean": (0.1, 0.2)}, "mean must have one value, or one for each of the 3 channels"),
         ({"std": (0.1, 0.0, 0.1)}, "std must be positive"),
     ],

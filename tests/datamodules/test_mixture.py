@@ -92,7 +92,7 @@ def test_means_training_and_test_samples_are_independent():
         ({"separation": -0.1}, "finite and not negative, got -0.1"),
         ({"separation": float("inf")}, "finite and not negative, got inf"),
         ({"separation": float("nan")}, "finite and not negative, got nan"),
-        ({"samples": 9}, "^samples must be at least 10, got 9"),
+        ({"samples": 9}, "^samples of GaussianMixture must be at least 10, got 9"),
         ({"test_samples": 0}, "test_samples of GaussianMixture must be at least 10, got 0"),
         ({"seed": -1}, "seed of GaussianMixture must be at least 0, got -1"),
     ],

@@ -76,9 +76,9 @@ def test_a_validation_part_that_leaves_no_window_is_refused(text):
         (None, {}, "nothing.txt cannot be read: No such file"),
         (b"", {}, "has 0 and 0 bytes"),
         (b"too short", {}, "more than that for training and for testing, but .* has 8 and 1 bytes"),
-        (b"ab" * 99 + b"\xff\xfe", {"level": "character"}, "no UTF-8: byte 198 is 0xff"),
+        (b"ab" * 99 + b"\xff\xfe", {"level": "character"}, "not UTF-8: byte 198 is 0xff"),
         (b"ab" * 99, {"test_share": 1.0}, "above 0 and below 1, got 1.0"),
-        (b"ab" * 99, {"context": 0}, "must be at least 1, got 0"),
+        (b"ab" * 99, {"context": 0}, "context of Tokens must be at least 1, got 0"),
     ],
 )
 def test_what_is_no_text_to_learn_from(tmp_path, content, options, message):
@@ -156,9 +156,9 @@ def test_fewer_sequences_are_the_first_of_more():
     ("make", "message"),
     [
         (lambda: KHop(hops=20, length=22), "hardly any sequence of 22 tokens of 4 letters has 20 hops"),
-        (lambda: KHop(letters=2), "must be at least 3, got 2"),
-        (lambda: KHop(hops=0), "must be at least 1, got 0"),
-        (lambda: ModularAddition(modulus=1), "must be at least 2"),
+        (lambda: KHop(letters=2), "letters of KHop must be at least 3, got 2"),
+        (lambda: KHop(hops=0), "hops of KHop must be at least 1, got 0"),
+        (lambda: ModularAddition(modulus=1), "modulus of ModularAddition must be at least 2"),
         (lambda: ModularAddition(train_share=1.0), "9409 pairs that leaves some to train and some to test on, got 1.0"),
         (lambda: ModularAddition(train_share=float("nan")), "got nan"),
     ],

@@ -283,7 +283,7 @@ NOT_SYMMETRIC = "is symmetric, and autograd's second derivative of Sequential is
     [
         (lambda: Hessian(conv_net().bfloat16(), [images(dtype=torch.bfloat16)]), "float32 or float64"),
         (lambda: Hessian(conv_net(), []), "at least one sample"),
-        (lambda: Hessian(conv_net(), [images()], names=["0.weights"]), "'0.weights' is no trainable parameter"),
+        (lambda: Hessian(conv_net(), [images()], names=["0.weights"]), "'0.weights' is not a trainable parameter"),
         (lambda: Hessian(conv_net().requires_grad_(False), [images()]), "no trainable parameters"),
         (lambda: dense(Hessian(OnceNet(2, 2), TWO)), "differentiated twice"),
         (lambda: Hessian(conv_net().train(), [images()]), "'1' is in training mode"),

@@ -130,7 +130,7 @@ def test_find_runs_looks_below_and_names_what_holds_none(tmp_path):
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("log.csv", "step,loss\n1,2\n", "first line should be member,epoch,step,name,value"),
+        ("log.csv", "step,loss\n1,2\n", "must begin with the line member,epoch,step,name,value"),
         ("log.csv", "member,epoch,step,name,value\nnet,two,3,test/error,0.1\n", "has a row that is not"),
         ("config.yaml", "a: [b\n", "is not YAML"),
         ("config.yaml", "- 1\n", "expected keys and values, found a list"),

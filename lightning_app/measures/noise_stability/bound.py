@@ -37,9 +37,7 @@ class NoiseBound:
     log10: float  # of c^2 d^2 max ||f||^2 sum / (gamma^2 m)
     log10_transferred: float  # with mu_i of T(W)
     log10_branch: float  # with mu_i of the branch alone
-    contraction: (
-        float  # c of the activations, at least 1; ratios that are infinite are left out of it (`Contraction.dead`)
-    )
+    contraction: float  # c of the activations, at least 1, without ratios that are infinite (`Contraction.dead`)
     depth: int  # d, number of layers
     output: float  # max ||f(x)||, logits
     sum: float  # over layers of 1 / (mu_i^2 mu_{i->}^2)
