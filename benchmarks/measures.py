@@ -22,7 +22,6 @@ import skipscope
 from benchmarks.harness import DEVICE, Batches, Results, Run, interleave, options_of, run
 from benchmarks.loops import ARMS, load_cifar10, sgd, training_step
 from callbacks.notebook import shipped
-from callbacks.signal import Signal
 from lightning_app.measures import cushions, probe_forward
 from lightning_app.measures.signal import SignalWatch
 from lightning_app.networks import SimplifiedNet
@@ -72,7 +71,7 @@ def evaluate(net: nn.Module, images: Tensor, labels: Tensor) -> tuple[Tensor, Te
 def of_steps(net: nn.Module, images: Tensor, labels: Tensor, folder: Path) -> dict[str, Run]:
     idle = copy.deepcopy(net)  # whose optimizer has hooks
     optimizers = {each: sgd(each.parameters()) for each in (net, idle)}
-    measures = [*shipped(), Signal()]
+    measures = shipped()
     for one in measures:
         one.at_start = False
     watching = {"every": 10**9, "folder": folder, "measures": measures}

@@ -19,7 +19,6 @@ from torch import nn
 from callbacks.log import log_results
 from callbacks.measure import Measure, Steps, epochs_done
 from callbacks.notebook import checked, shipped
-from callbacks.signal import Signal
 from lightning_app.common.errors import UserError, reason
 from lightning_app.common.isolation import device_of, unwrapped
 from lightning_app.measures.core.losses import Loss, cross_entropy
@@ -62,7 +61,7 @@ class Watch:
         every: so many steps, or "powers_of_2" for 1, 2, 4, 8, ...
         folder: of the run, a new one unless ``steps_done``.
         measures: callbacks such as ``LayerCushion()``; one with an ``every_n_steps`` of its own keeps it. Copies are used, so
-            that the same objects may measure elsewhere too. None: those of ``configs/measure.yaml`` and `Signal`. What cannot
+            that the same objects may measure elsewhere too. None: those of ``configs/measure.yaml``. What cannot
             be measured of a net is noted in the run folder.
         loss: (outputs, labels) -> mean loss of a batch, without penalty, of one tensor of outputs (the ``logits`` of what the net
             returns). Without one: the loss that a net whose ``forward`` takes ``labels`` returns itself, else cross-entropy.
@@ -100,9 +99,7 @@ class Watch:
         nets = {name: _whole(name, each) for name, each in nets.items()}
         with isolate_rng(), _generators_kept(probe):  # a DataLoader draws numbers when it is iterated over
             batches = [batch if pair_of is None else pair_of(batch) for batch in probe]
-        self.measures = [
-            _own(one, every) for one in ([*shipped(), Signal()] if measures is None else checked(measures))
-        ]
+        self.measures = [_own(one, every) for one in checked(shipped() if measures is None else measures)]
         self._optimizer: Any = _innermost(optimizer)
         self._module = SimpleNamespace(members=[*nets.items()], loss=loss, device=device_of(*nets.values()))
         members_of(self._module)  # type: ignore[arg-type]  # refuses names that cannot be parts of keys
