@@ -11,9 +11,7 @@ from lightning_app.common.errors import UserError, first_line
 from lightning_app.common.isolation import evaluating, unrounded
 from lightning_app.modules.members import Member, twin
 
-ROUNDING = (
-    1e4  # units of the largest output's rounding: twins are within 100 in float32, other functions about 1e6 apart
-)
+ROUNDING = 1e4  # times eps of the largest output: twins are within 100 in float32, other functions about 1e6 apart
 SAMPLES = 2  # with one alone a `view` that merges samples and channels would pass, whatever the memory format
 
 

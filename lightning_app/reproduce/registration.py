@@ -31,6 +31,7 @@ from lightning_app.papers.parts import PAPER, REDUCED, Artefact, Paper
 from lightning_app.papers.recipes import CONFIGS, recipe
 from lightning_app.papers.records import rows_of
 from lightning_app.reproduce.evidence import Reproduction
+from lightning_app.reproduce.job import digest_of
 from lightning_app.reproduce.training import OBSERVING
 from lightning_app.runs.configuration import compared
 
@@ -40,7 +41,7 @@ NOWHERE = Path("/nonexistent")  # results from which claims are built: nothing h
 JUDGING = ("papers/*.py", "papers/*/*.py", "statistics/paired.py", "statistics/fitting.py")
 # Of a claim, besides its readings.
 REGISTERED = ("quantity", "class", "basis", "paper", "test", "power", "readings_differ_in")
-BESIDE_CLAIMS = ("code that judges", "recipes")
+CODE, RECIPES = BESIDE_CLAIMS = ("code that judges", "recipes")  # registered, and no claims
 Entries = dict[str, dict[str, dict[str, Any]]]  # artefact -> quantity -> entry
 
 
@@ -54,7 +55,7 @@ def of_code() -> Entries:
         file.relative_to(PACKAGE.parent).as_posix(): {"test": "code", "class": "", "hash": digest}
         for file, digest in hashes.items()
     }
-    return claims | dict(zip(BESIDE_CLAIMS, (code, dict(_recipes()))))
+    return claims | {CODE: code, RECIPES: dict(_recipes())}
 
 
 def _recipes() -> Iterator[tuple[str, dict[str, Any]]]:
@@ -62,8 +63,8 @@ def _recipes() -> Iterator[tuple[str, dict[str, Any]]]:
     for file in sorted(CONFIGS.glob("papers/*/*.yaml")):
         options = compared(recipe(file.parent.name, file.stem))
         fixed = {key: value for key, value in options.items() if not key.startswith(OBSERVING)}
-        digest = hashlib.sha256(json.dumps(fixed, sort_keys=True).encode()).hexdigest()[:12]
-        yield f"configs/{file.relative_to(CONFIGS).as_posix()}", {"test": "code", "class": "", "hash": digest}
+        entry = {"test": "code", "class": "", "hash": digest_of(fixed)[:12]}
+        yield f"configs/{file.relative_to(CONFIGS).as_posix()}", entry
 
 
 def _skeleton(file: Path) -> str:
