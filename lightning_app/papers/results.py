@@ -50,7 +50,13 @@ class Results:
         self.arrays_read: ArraysRead = {}
 
     def nets(self, run: str, arm: str) -> list[Net]:
-        """The nets of one arm, by seed."""
+        """The nets of one arm, by seed.
+
+        Raises:
+            ValueError: the run has no such arm; a claim about it would say "no run" for ever.
+        """
+        if arm not in self.plans[run].arms:
+            raise ValueError(f"expected an arm of {run} ({', '.join(self.plans[run].arms)}), got {arm!r}.")
         return [net for net in self._trained[run] if net.arm == arm]
 
     def seeds(self, run: str, arm: str) -> list[int]:
@@ -155,9 +161,16 @@ class Results:
         number = itemgetter(value) if isinstance(value, str) else value
         return self.of(computation, lambda *all_: np.concatenate([np.atleast_1d(number(a)) for a in all_]), *pieces)
 
+    def epochs_of_seeds(self, run: str) -> dict[int | None, int]:
+        """How far each seed is: completed epochs, of its arms the fewest."""
+        ends: dict[int | None, int] = {}
+        for net in self._trained[run]:
+            ends[net.seed] = min(net.epoch, ends.get(net.seed, net.epoch))
+        return ends
+
     def last_epoch(self, run: str) -> int | None:
         """The earliest of the last epochs of the run's nets."""
-        return min((net.epoch for net in self._trained[run]), default=None)
+        return min(self.epochs_of_seeds(run).values(), default=None)
 
     def incomplete(self, run: str) -> str:
         """Why the run's final numbers are not final; "" when they are."""

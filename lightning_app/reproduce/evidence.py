@@ -1,5 +1,6 @@
 """A reproduction of an artefact, what there is of its runs and computations, and reading access to it for claims and figures."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -84,15 +85,20 @@ class Evidence:
     @property
     def standing(self) -> str:
         """Scale, and how far each job is: "smoke scale (not a test): depth20 2 of 2 epochs, 2 of 2 seeds"."""
-        scale, parts = f"{self.of.scale.name} scale{' (not a test)' if self.of.scale is SMOKE else ''}", []
-        for job in self.trainings:
-            last = self.results.last_epoch(job.name)
-            seeds = len({seed for arm in job.arms for seed in self.results.seeds(job.name, arm)})
-            full = f" (the paper: {job.epochs_of_the_paper})" if job.reduced else ""
-            progress = f"{last} of {job.epochs} epochs{full}, {seeds} of {len(job.seeds)} seeds"
-            parts.append(f"{job.name} {'not run' if last is None else progress}")
+        scale = f"{self.of.scale.name} scale{' (not a test)' if self.of.scale is SMOKE else ''}"
+        parts = [f"{job.name} {self._progress(job)}" for job in self.trainings]
         parts += [f"{found.job.name} {found.standing}" for found in self.computed]
         return f"{scale}: {'; '.join(parts)}"
+
+    def _progress(self, job: TrainingJob) -> str:
+        """How far a run's seeds are: "30 of 30 epochs (the paper: 200), 2 of 3 seeds, 1 more at epoch 8"."""
+        by_epoch = sorted(Counter(self.results.epochs_of_seeds(job.name).values()).items(), reverse=True)
+        if not by_epoch:
+            return "not run"
+        (most, seeds), *behind = by_epoch
+        full = f" (the paper: {job.epochs_of_the_paper})" if job.reduced else ""
+        more = "".join(f", {count} more at epoch {epoch}" for epoch, count in behind)
+        return f"{most} of {job.epochs} epochs{full}, {seeds} of {len(job.seeds)} seeds{more}"
 
     @property
     def extent(self) -> str:

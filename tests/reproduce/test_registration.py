@@ -1,17 +1,22 @@
 """No claim changes in silence: the registration says what was changed, when, why, and whether after a look."""
 
 import datetime
+import json
 from dataclasses import replace
 from typing import Any
 
+import pytest
 import yaml
 
-from lightning_app.papers import recipes
+from lightning_app.papers import find, recipes
+from lightning_app.papers.parts import PAPER
 from lightning_app.papers.predicates import Within
 from lightning_app.papers.yu_tomasi.table_1 import as_printed
 from lightning_app.reproduce import registration
-from lightning_app.reproduce.registration import differences, main, of_code, page, registered, updated
+from lightning_app.reproduce.evidence import Reproduction
+from lightning_app.reproduce.registration import NOWHERE, differences, main, of_code, page, registered, updated
 from lightning_app.runs.configuration import layered
+from tests.helpers import ROOT
 
 CODE = of_code()
 
@@ -129,3 +134,24 @@ def test_the_command_says_what_differs_and_writes_it_down(tmp_path, monkeypatch,
     assert main(["--say", "found again"]) == 0
     assert f"yu-tomasi/table-1: '{lost}' is not registered.\n1 difference written" in capsys.readouterr().out
     assert main([]) == 0
+
+
+def test_every_row_of_a_committed_record_is_registered():
+    """A claim that appears only where there are results is not seen without them, and would be judged unregistered."""
+    known, missing = registered(), []
+    for file in (ROOT / "results").glob("**/verdict.json"):
+        record = json.loads(file.read_text(encoding="utf-8"))
+        scale = "" if record["scale"] == "paper" else f" ({record['scale']} scale)"
+        if record["scale"] != "smoke":
+            claims = known.get(record["artefact"], {})
+            missing += [row["quantity"] for row in record["rows"] if row["quantity"] + scale not in claims]
+    assert missing == []
+
+
+def test_a_claim_about_an_arm_that_a_run_lacks_is_an_error():
+    """It would be missing for ever, and read as not trained yet."""
+    ((its_paper, table_1),) = find("yu-tomasi/table-1")
+    results = Reproduction(its_paper, table_1, PAPER, NOWHERE).evidence().results
+    assert results.nets("depth20", "plain") == []
+    with pytest.raises(ValueError, match=r"expected an arm of depth20 \(plain, residual\), got 'plian'"):
+        results.final("depth20", "plian", "train/risk")

@@ -317,6 +317,8 @@ def test_a_seed_that_is_not_done_is_in_no_mean_of_those_that_are(leave, made, tm
     assert made("table-1", files=True)["L, plain, depth 20"] == Verdict.NOT_TESTED
     (row,) = table_of(tmp_path, "table-1").query("quantity == 'L, plain, depth 20'").itertuples()
     assert float(row.ours) < 1 and row.why == "2 of 3 seeds"
+    said = (tmp_path / "results" / "yu-tomasi" / "table-1" / "table.md").read_text()
+    assert "depth20 200 of 200 epochs, 2 of 3 seeds, 1 more at epoch 1;" in said
 
 
 def table_3_numbers():
