@@ -38,7 +38,7 @@ class Splits:
     class_names: tuple[str, ...]
 
     def __post_init__(self) -> None:
-        """Raises a `UserError` for labels or samples of another kind."""
+        """Raises a `UserError` for labels or samples of another kind, and for labels that name no class."""
         for split in ("train", "test"):
             samples, labels = getattr(self, f"{split}_images"), getattr(self, f"{split}_labels")
             if not isinstance(labels, Tensor) or labels.dtype != torch.int64 or labels.ndim != 1:
@@ -47,6 +47,12 @@ class Splits:
                 raise UserError(
                     f"{split}_images of a data set must be a tensor of {len(labels)} samples, as there are labels, got "
                     f"{_kind(samples)}."
+                )
+            classes, (least, largest) = len(self.class_names), labels.aminmax() if len(labels) else (0, 0)
+            if least < 0 or largest >= classes:  # on a GPU it would stop training with no word about labels
+                raise UserError(
+                    f"{split}_labels of a data set must be from 0 to {classes - 1}, as class_names has {classes} names, got "
+                    f"labels from {int(least)} to {int(largest)}."
                 )
         train, test = (tuple(samples.shape[1:]) for samples in (self.train_images, self.test_images))
         if train != test:
