@@ -91,6 +91,7 @@ class LayerCushion(Measure):
         super().observe(trainer, pl_module, epoch)
         if self._surveyed and not self._layers_written:  # on rank zero, which measures
             self._describe(trainer)
+            self.write_notes(trainer)
 
     @override
     def measure(self, context: MeasureContext) -> Mapping[str, Any]:

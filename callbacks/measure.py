@@ -73,7 +73,7 @@ class EpochCallback(LoggingCallback, ABC):
         self.forget_run()
 
     def forget_run(self) -> None:
-        """Forget which warnings were given in the run before."""
+        """Forget what was said in the run before."""
         self._warned: set[str] = set()
 
     @override
@@ -187,6 +187,7 @@ class Measure(EpochCallback):
     def forget_run(self) -> None:
         super().forget_run()
         self._described = False
+        self._untold: list[str] = []  # messages that the run folder does not have yet
 
     @override
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
@@ -218,11 +219,23 @@ class Measure(EpochCallback):
                 _check_number(key, value)
         return found
 
-    def warn_once(self, message: str) -> None:
-        """Log a warning that is not repeated every epoch."""
-        if message not in self._warned:
-            self._warned.add(message)
+    def warn_once(self, message: str, about: str | None = None) -> None:
+        """Say what cannot be measured, and note it in the run folder: once, not every epoch.
+
+        Args:
+            message: for the log and the notes.
+            about: what of it is not said again; all of it if left out.
+        """
+        if (about or message) not in self._warned:
+            self._warned.add(about or message)
             log.warning(message)
+            self._untold.append(message)
+
+    def write_notes(self, trainer: pl.Trainer) -> None:
+        """Write the messages so far into the run folder; on rank zero."""
+        for folder in folders_of(trainer) if self._untold else ():
+            folder.add_notes(self._untold)
+        self._untold = []
 
     @override
     @rank_zero_only
@@ -230,25 +243,28 @@ class Measure(EpochCallback):
         start = time.perf_counter()
         contexts = contexts_of(trainer, pl_module, epoch)
         with unlogged(pl_module):
-            results = {context.name: self._results(trainer, context) for context in contexts}
+            results = {context.name: self._results(context) for context in contexts}
         seconds = time.perf_counter() - start
         self.spent += seconds
         cost = {f"cost/{self.family}": seconds}
         log_results(trainer, epoch, self.family, results, cost, self.strict, self.every_n_steps is not None)
-        if self._described:
-            return
-        self._described = True
+        if not self._described:
+            self._described = True
+            self._describe_keys(trainer, epoch)
+        self.write_notes(trainer)
+
+    def _describe_keys(self, trainer: pl.Trainer, epoch: float) -> None:
         try:
             for folder in folders_of(trainer) if (meanings := self.describe()) else ():
                 folder.describe_keys(meanings)
         except Exception as error:  # of a user's own describe()
-            self._go_on(trainer, "cannot describe its keys", epoch, error)
+            self._go_on("cannot describe its keys", epoch, error)
 
-    def _results(self, trainer: pl.Trainer, context: MeasureContext) -> dict[str, Any]:
+    def _results(self, context: MeasureContext) -> dict[str, Any]:
         try:
             return self.within_memory(context)
         except Exception as error:  # a foreign net raises what it likes
-            self._go_on(trainer, f"cannot measure '{context.name}'", context.epoch, error)
+            self._go_on(f"cannot measure '{context.name}'", context.epoch, error)
             return {f"failed/{self.family}": 1.0}
 
     def within_memory(self, context: MeasureContext) -> dict[str, Any]:
@@ -272,18 +288,14 @@ class Measure(EpochCallback):
             print(f"{what}: it goes on with {self._max_batch}.", flush=True)
         return found
 
-    def _go_on(self, trainer: pl.Trainer, failure: str, epoch: float, error: Exception) -> None:
-        """Note what failed ("cannot measure 'net'") and why; raise the error where it must stop the run."""
+    def _go_on(self, failure: str, epoch: float, error: Exception) -> None:
+        """Say what failed ("cannot measure 'net'") and why, once; raise the error where it must stop the run."""
         mistake = isinstance(error, UserError) and epoch == 0 and not self.lenient
         if self.strict or mistake or is_fatal(error):
             raise error
         what, why = f"{type(self).__name__} {failure}", reason(error)
         when = "" if self.lenient else f" after epoch {epoch}" if epoch else " before training"
-        if f"{what}: {why}" not in self._warned:
-            self._warned.add(f"{what}: {why}")
-            log.warning(message := f"{what}{when}: {why}")
-            for folder in folders_of(trainer):
-                folder.add_notes([message])
+        self.warn_once(f"{what}{when}: {why}", about=f"{what}: {why}")
 
 
 def check_families(measures: Iterable[Measure]) -> None:

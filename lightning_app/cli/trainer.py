@@ -6,7 +6,6 @@ callback cannot measure does not stop the others: the reason is kept in the run 
 
 import contextlib
 import functools
-import logging
 import os
 import signal
 import time
@@ -20,7 +19,6 @@ from pytorch_lightning.strategies.launchers import subprocess_script
 from pytorch_lightning.utilities.exceptions import SIGTERMException
 from typing_extensions import override
 
-from callbacks.log import folders_of
 from callbacks.measure import EpochCallback
 from lightning_app.cli.console import table
 from lightning_app.common.errors import UserError, reason
@@ -160,26 +158,17 @@ def _progress(checkpoint: str) -> dict[str, Any]:
 
 
 class MeasureOnce(pl.Callback):
-    """After the evaluation, lets every measuring callback measure once, and keeps the reasons for what is left out."""
+    """After the evaluation, lets every measuring callback measure once."""
 
     @override
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Measure, print the time of each callback, and add its warnings to the run's notes."""
-        reasons: list[str] = []
-        handler = logging.Handler(logging.WARNING)
-        handler.emit = lambda record: reasons.append(record.getMessage())  # type: ignore[method-assign]
-        logging.getLogger("callbacks").addHandler(handler)
-        try:
-            for callback in trainer.callbacks:  # type: ignore[attr-defined]  # set by a connector
-                if isinstance(callback, EpochCallback):
-                    began = time.perf_counter()
-                    callback.observe(trainer, pl_module, trainer.current_epoch)
-                    if trainer.is_global_zero:  # other ranks do not measure
-                        print(f"{type(callback).__name__}  {time.perf_counter() - began:.1f} s", flush=True)
-        finally:
-            logging.getLogger("callbacks").removeHandler(handler)
-        for folder in folders_of(trainer) if trainer.is_global_zero and reasons else ():
-            folder.add_notes(reasons)
+        """Measure, and print the time of each callback."""
+        for callback in trainer.callbacks:  # type: ignore[attr-defined]  # set by a connector
+            if isinstance(callback, EpochCallback):
+                began = time.perf_counter()
+                callback.observe(trainer, pl_module, trainer.current_epoch)
+                if trainer.is_global_zero:  # other ranks do not measure
+                    print(f"{type(callback).__name__}  {time.perf_counter() - began:.1f} s", flush=True)
 
 
 def print_measured(run: RunFolder) -> None:

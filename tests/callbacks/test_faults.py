@@ -170,6 +170,18 @@ def test_the_next_run_of_the_same_objects_has_notes_layers_and_keys_too(tmp_path
     assert first.described_keys() == second.described_keys() == {"failing": "nothing"}
 
 
+def test_what_a_measure_leaves_out_is_noted_in_the_run_folder(tmp_path, caplog):
+    def circular() -> nn.Module:
+        conv = nn.Conv2d(3, 10, 3, padding=1, padding_mode="circular")
+        return nn.Sequential(conv, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(10, 10))
+
+    measures = (callbacks.InterlayerCushion(), callbacks.LayerCushion())
+    run(tmp_path, *measures, module=classifier({"other": Arm(net=circular)}))
+    notes = RunFolder(tmp_path).notes()
+    assert notes == [message for message in caplog.messages if "cushion" in message] and len(notes) == 2
+    assert notes[0].startswith("no interlayer cushions of") and notes[1].startswith("no cushion of 0: ")
+
+
 def test_keys_that_cannot_be_described_are_noted_and_stop_only_a_strict_measure(tmp_path):
     class Nameless(Idle):
         def describe(self):
