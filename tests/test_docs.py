@@ -85,9 +85,11 @@ def keys_of(arms: dict[str, Arm], callbacks_: list, folders) -> set[str]:
         callbacks=callbacks_,
         logger=[RunLogger(run.path)],
     )
-    files = [np.load(file) for file in run.path.glob("measurements/*/*.npz")]
-    arrays = {re.sub(r"/(counts|edges|outside)$", "", key.partition("/")[2]) for file in files for key in file}
-    return set(run.log()["name"]) | arrays
+    keys: set[str] = set()
+    for file in run.path.glob("measurements/*/*.npz"):
+        with np.load(file) as arrays:
+            keys |= {re.sub(r"/(counts|edges|outside)$", "", key.partition("/")[2]) for key in arrays}
+    return set(run.log()["name"]) | keys
 
 
 def pattern(key: str) -> re.Pattern:

@@ -49,7 +49,7 @@ def test_whoever_is_ahead_is_said(run):
 def test_what_was_not_measured_is_not_said_and_one_kind_alone_is_not_compared(make, tmp_path):
     bare = make("bare", epochs=0)
     log = bare.path / "log.csv"
-    log.write_text("".join(line for line in log.open() if "cushion/" not in line))
+    log.write_text("".join(line for line in log.read_text().splitlines(keepends=True) if "cushion/" not in line))
     assert [sentence.split()[0] for sentence in findings(bare)] == ["After", "On"]
     assert findings(make("alone", ["residual-seed00", "residual-seed01"])) == []
 
