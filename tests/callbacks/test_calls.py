@@ -243,6 +243,10 @@ def test_samples_whose_label_is_ignored_count_in_nothing():
     assert torch.equal(all_of.error, some_of.error)
     hessians = [Hessian(net, context.samples(8), context.loss, names=["heads.head.bias"]) for context in (few, alone)]
     torch.testing.assert_close(*map(dense, hessians), rtol=1e-4, atol=1e-6)
+    signals = [Signal().evaluate(context) for context in (few, alone)]
+    names = [name for name in signals[1] if name.endswith("/weight_gradient")]
+    ours, theirs = ([each[name] for name in names] for each in signals)
+    assert names and ours == pytest.approx(theirs, rel=1e-4)
 
 
 def test_the_loss_that_a_net_in_half_precision_returns():

@@ -44,8 +44,9 @@ def test_each_epoch_is_compared_with_what_the_last_one_predicted(tmp_path):
         assert found["full", epoch, "drive/agrees_first"] == pytest.approx(
             sum(one.agrees_first for one in compared[:-1]) / 7
         )
-        positive = sum(of(epoch, name)[2] > 0 for name in NAMES) / 7
-        assert found["full", epoch, "drive/positive"] == pytest.approx(positive)
+        for place, key in ((2, "drive/positive"), (1, "drive/positive_first")):
+            positive = sum(of(epoch, name)[place] > 0 for name in NAMES) / 7
+            assert found["full", epoch, key] == pytest.approx(positive)
     assert ("full", 0, "drive/layer01/observed") not in found and ("full", 0, "drive/agrees") not in found
 
 

@@ -13,6 +13,7 @@ from lightning_app.runs.loggers import RunLogger
 from tests.helpers import arm, classifier, context, digits, fit
 
 SAMPLES = 20
+PATHS = ["conv0", *(f"blocks.{number}.conv" for number in range(3)), "fc"]  # of the layers of `SimplifiedNet(5)`
 
 
 def tiny_net() -> torch.nn.Module:
@@ -72,8 +73,13 @@ def test_parts_are_diagonal_blocks(exact):
     for name, part in parts.items():  # Cauchy: a diagonal block's eigenvalues lie between those of the whole
         assert part.top[0] <= parts["hessian"].top[0] * (1 + 1e-3), name
         assert part.bottom[0] >= parts["hessian"].bottom[0] - 1e-3 * abs(float(parts["hessian"].bottom[0])), name
-    assert float(found["hessian/leading"].sum()) == pytest.approx(1, abs=1e-4)
-    assert 0 <= found["hessian/id/leading"] <= 1
+    values, vectors = torch.linalg.eigh(matrix)
+    square = vectors[:, values.abs().argmax()].square()
+    shares = [sum(square[slices[f"{path}.{kind}"]].sum() for kind in ("weight", "bias")) for path in PATHS]
+    torch.testing.assert_close(found["hessian/leading"].double(), torch.stack(shares), rtol=0, atol=1e-3)
+    at_id = torch.cat([square[slices[layer.weight_name]][layer.id_mask().flatten()] for layer in net.layers()[1:-1]])
+    assert found["hessian/id/leading"] == pytest.approx(float(at_id.sum()), abs=1e-3)
+    assert 2e-3 < found["hessian/id/leading"] < 0.4  # not the share of the others
 
 
 def test_a_light_and_a_full_one_side_by_side(tmp_path):

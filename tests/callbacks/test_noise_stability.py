@@ -60,13 +60,15 @@ def test_the_table_has_a_row_for_each_layer(logged):
 def test_its_numbers_are_the_measures_own():
     net = arm(True).net()
     of_net = context(net, probe_size=20, eval_batch_size=6)
-    found = NoiseStability(samples=10, strengths=[0.2], draws=3, tangents=5, seed=3).evaluate(of_net)
+    found = NoiseStability(samples=10, strengths=[0.1, 0.2], draws=3, tangents=5, seed=3).evaluate(of_net)
     with isolated(net):
         batches = of_net.samples(10)
-        injected = noise_injection(net, batches, [0.2], draws=3, seed=3)
+        injected = noise_injection(net, batches, [0.1, 0.2], draws=3, seed=3)
         interlayer = minimal_cushions(net, batches, 5, 3)
         expected = contraction(net, of_net.batches()), smoothness(net, batches, seed=3)
-    assert found["noise_absolute/response_0.2"] == float(injected["absolute"].median.mean())
+    assert found["noise_absolute/response_0.2"] == float(injected["absolute"].median[:, 1].mean())
+    assert found["noise/layer03/response_0.2"] == float(injected["relative"].median[2, 1])
+    assert found["noise/layer03/deviation_0.2"] == float(injected["relative"].deviation[2, 1])
     assert found["noise/contraction"].maximum == expected[0].maximum
     assert found["noise/smoothness"].rho == expected[1].rho
     assert torch.equal(found["noise/bound"].interlayer, interlayer.minimal)

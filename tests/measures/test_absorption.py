@@ -131,6 +131,18 @@ def test_norms_of_several_layers_are_those_of_all_their_weights(sizes):
     assert weight_norm(weights, "filter") == pytest.approx(together.norm(dim=1).mean().item())
 
 
+def test_filters_are_those_of_output_channels_where_the_weight_has_its_inputs_first():
+    """Of a transposed convolution of two groups, 3 inputs and 2 outputs each; of a table, whose outputs are columns."""
+    transposed, table = nn.ConvTranspose2d(6, 4, 3, groups=2), nn.Embedding(5, 3)
+    filters = [transposed.weight[3 * (d // 2) :][:3, d % 2] for d in range(4)]
+    expected = {
+        "layer01/own": sum(float(each.detach().norm()) for each in filters) / 4,
+        "layer02/own": float(table.weight.detach().norm(dim=0).mean()),
+    }
+    found = absorbed_norms(layers_of(nn.Sequential(transposed, table)), (), "filter")
+    assert {name: found[name] for name in expected} == pytest.approx(expected)
+
+
 def test_a_layer_whose_weights_are_used_elsewhere_too_is_not_absorbed():
     class Sharing(nn.Module):
         def __init__(self):

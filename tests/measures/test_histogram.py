@@ -29,6 +29,12 @@ def test_every_dtype_is_compared_exactly(dtype):
     assert (found.below, found.above) == (1, 0)
 
 
+def test_a_value_below_an_edge_by_less_than_float32_can_tell_is_below_it():
+    edges = torch.tensor([0.0, 0.3, 1.0], dtype=torch.float64)
+    below = torch.nextafter(edges[1], edges[0])
+    assert histogram(below.view(1), edges).counts.tolist() == [1, 0]
+
+
 def test_infinities_are_outside_and_nan_is_nowhere():
     found = histogram(torch.tensor([float("nan"), float("inf"), -float("inf"), 0.5]), torch.tensor([0.0, 1.0]))
     assert (found.counts.tolist(), found.below, found.above) == ([1], 1, 1)

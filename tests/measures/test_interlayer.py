@@ -350,6 +350,41 @@ def test_dead_inputs_and_flat_blocks_are_counted_and_left_out(Block, probes):
     assert (nothing.dead, nothing.flat, nothing.frobenius) == (0, 4, 0.0)
     assert math.isnan(nothing.mean)
     assert math.isnan(nothing.minimum)
+    both = measure(block, x=torch.cat([x, torch.zeros_like(x[:1])]), probes=probes)
+    assert (both.dead, both.flat) == (1, 4)  # each sample is one of the two
+
+
+class Above(nn.Module):
+    """relu(2 x - 1): J is 2 where x is above 1/2, else 0."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.relu(2 * x - 1)
+
+
+def test_the_gain_is_of_the_samples_that_are_kept():
+    x = torch.tensor([1.0, 0.25, 3.0, 0.0], dtype=torch.float64).view(4, 1, 1, 1).expand(4, 2, 3, 3)
+    found = measure(Above().eval(), x=x)
+    assert (found.dead, found.flat, found.gain) == (1, 1, pytest.approx(2.0))
+    assert found.frobenius == pytest.approx(2 * math.sqrt(18) * 2 / 4)  # of all four
+
+
+class Mixing(nn.Module):
+    """x + relu(C x - 1): the identity for small x."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 3, 3, padding=1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + F.relu(self.conv(x) - 1)
+
+
+def test_the_relative_error_is_a_root_mean_square_over_samples():
+    """Random signs know the norm of the identity exactly, so that a second sample of error 0 halves the mean square."""
+    net, x = chain(seeded(Mixing)), 10 * maps(1)
+    one, other = (interlayer_cushions(net, [span_of(net, "0")], xs, probes=2)["0"] for xs in ([x], [x, 1e-3 * x]))
+    assert one.relative_error > 1e-4
+    assert other.relative_error == pytest.approx(one.relative_error / math.sqrt(2), rel=1e-6)
 
 
 def refuses(message: str, *blocks: nn.Module, x: Tensor | None = None, **options):

@@ -91,6 +91,15 @@ def test_norms_lie_within_three_of_their_own_standard_errors():
     assert errors.square().mean().sqrt() == pytest.approx(float((norms - A.norm()).square().mean().sqrt()), rel=0.15)
 
 
+def test_the_error_of_two_probes_is_half_of_what_they_differ_by():
+    """Of q = (q1 + q2) / 2 that is |q1 - q2| / 2, from the unbiased deviation; of sqrt(q) that over 2 sqrt(q)."""
+    A, like = images(5, 6), torch.zeros(1, 6, dtype=torch.float64)
+    one, two = (signs(2, like, seeded()) @ A.T).square().sum((1, 2))
+    found = frobenius_by_probes(lambda v: v @ A.T, like, 2, seeded())
+    assert float(found.norm) == pytest.approx(float((one + two) / 2) ** 0.5)
+    assert float(found.error) == pytest.approx(float((one - two).abs() / 2 / (2 * found.norm)))
+
+
 def test_probes_of_a_diagonal_jacobian_are_exact_and_of_zero_too():
     like = torch.zeros(2, 3)
     exact = frobenius_by_probes(lambda v: v * torch.tensor([3.0, 0.0, 4.0]), like, 3, seeded())

@@ -96,6 +96,12 @@ def test_a_skip_alone_costs_nothing_in_the_papers_reading():
     assert math.isnan(found.log10_branch)  # no layer at all
 
 
+def test_a_sample_that_is_no_number_is_not_left_out_of_a_minimum():
+    some, ((images, labels),) = net(), BATCHES
+    found = bound(some, [(torch.cat([images[:3] * math.nan, images[3:]]), labels)])
+    assert found.cushions.isnan().all() and found.cushions_branch.isnan().all()
+
+
 def test_where_nothing_is_right_there_is_no_bound():
     some, ((images, _),) = net(), BATCHES
     wrong = (some(images).argmax(1) + 1) % 10

@@ -1,6 +1,7 @@
 """Noise injection: closed forms, a witness that changes weights by hand, and the laws that make scales comparable."""
 
 import copy
+import math
 
 import numpy as np
 import pytest
@@ -93,6 +94,20 @@ def test_a_residual_net_under_transferred_noise_is_its_plain_twin_under_relative
     torch.testing.assert_close(residual["absolute"].median, plain["absolute"].median, rtol=1e-8, atol=0)
     torch.testing.assert_close(residual["transferred"].norms, plain["relative"].norms)
     assert not torch.allclose(residual["relative"].median, plain["relative"].median, rtol=0.1)
+
+
+def test_the_absolute_scale_is_by_outputs_wherever_a_weight_has_them():
+    some = nn.Sequential(nn.Linear(3, 5), nn.ConvTranspose2d(6, 4, 3, groups=2), nn.Embedding(7, 2))
+    assert [noise_norms(layer)["absolute"] ** 2 for layer in layers_of(some)] == pytest.approx([10, 8, 4])
+
+
+@pytest.mark.parametrize("lost", [math.nan, math.inf])
+def test_a_risk_that_is_no_number_shows_in_the_mean(lost):
+    """It is not left out as a sample without a label that counts is."""
+    some, ((images, labels),) = net(), labelled(4)
+    images[1] = lost
+    found = noise_injection(some, [(images, labels)], (0.1,), draws=1)["relative"]
+    assert found.risk.isnan().all() and not found.error.isnan().any()
 
 
 def test_a_net_without_blocks():

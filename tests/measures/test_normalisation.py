@@ -9,10 +9,18 @@ import torchvision
 from torch import Tensor, nn
 
 from lightning_app.common.errors import UserError
-from lightning_app.measures import driving_force, effective_scale, lambda_statistics, lambda_totals, normalisations_of
-from lightning_app.measures.core.recalibrate import recalibrated
+from lightning_app.measures import (
+    Normalisation,
+    driving_force,
+    effective_scale,
+    lambda_statistics,
+    lambda_totals,
+    normalisations_of,
+)
+from lightning_app.measures.core.recalibrate import needs_recalibration, recalibrated
 from lightning_app.measures.weights.normalisation import affine
 from lightning_app.networks import CifarResNet, PreactResNet, SimplifiedNet, layers_of
+from lightning_app.networks.residual_mlp import MeanStdNorm
 from tests.helpers import with_moved_norms
 
 IMAGE = torch.randn(1, 3, 32, 32, generator=torch.Generator().manual_seed(0))
@@ -231,6 +239,16 @@ def test_statistics_of_lambda_and_of_the_whole_net():
     assert whole.l2 == pytest.approx(sum(norm.module.weight.norm().item() for norm in norms) / 7)
 
 
+def test_a_lambda_of_0_is_not_negative():
+    """As Torch7's U(0, 1) and a penalty leave some: a sign changes where an entry becomes negative or ceases to be."""
+    module = nn.BatchNorm2d(4)
+    module.weight.data = torch.tensor([0.0, 1.0, -1.0, -1.0])
+    before = Normalisation("layer01", "1", module, None).lambdas
+    module.weight.data = torch.tensor([-1.0, 0.0, 0.0, -1.0])
+    found = lambda_statistics(Normalisation("layer01", "1", module, None), before)
+    assert (found.negative, found.sign_changes) == (2, 2)
+
+
 def test_the_scale_is_the_slope_of_the_net_in_evaluation_mode():
     norm = with_moved_norms(nn.Sequential(nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4))).double().eval()[1]
     x = torch.randn(2, 4, 5, 5, dtype=torch.float64)
@@ -256,6 +274,17 @@ def test_too_few_samples_for_statistics_are_an_error_message():
     with pytest.raises(UserError, match=r"before training .* 1 are too few .*data\.probe_size"):
         recalibrated(net, torch.randn(1, 3))
     assert recalibrated(net, torch.randn(2, 3)) is not net
+
+
+def test_statistics_of_some_data_are_left_as_they_are():
+    """Of no data are mean 0 and variance 1 together, or a variance of 1 where there is no mean."""
+    norm, own = nn.BatchNorm1d(2), MeanStdNorm(2)
+    assert needs_recalibration(norm) and needs_recalibration(own)
+    own.running_var.fill_(0.5)
+    norm.running_mean[0] = 0.1
+    assert not needs_recalibration(norm) and not needs_recalibration(own)
+    norm.running_mean[0], norm.running_var[0] = 0.0, 0.9
+    assert not needs_recalibration(norm)
 
 
 def test_batchnorms_that_wait_for_other_processes_in_training_mode_are_never_in_it():

@@ -206,6 +206,27 @@ def test_effective_depth_does_not_depend_on_batches_chunks_and_memory(monkeypatc
     assert found.relative == found.effective / 7
 
 
+def test_the_share_of_biases_is_negative_where_they_cancel_what_comes_from_the_input():
+    """The readout R of x + W x + b with b = -W x: from the input come |R x|^2 + |R W x|^2, and all is |R x|^2."""
+
+    class Cancelling(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner, self.readout = nn.Linear(3, 3), nn.Linear(3, 4)
+
+        def forward(self, x):
+            return self.readout(x + self.inner(x))
+
+    torch.manual_seed(0)
+    net, x = Cancelling().double().eval(), torch.randn(1, 3, dtype=torch.float64)
+    branch, R = x @ net.inner.weight.detach().T, net.readout.weight.detach()
+    net.inner.bias.data = -branch[0]
+    past, through = ((y - y.mean()).square().sum() for y in (x @ R.T, branch @ R.T))
+    found = effective_depth(net, [(x, torch.tensor([1]))])
+    assert found.bias_share == pytest.approx(float(-through / past), rel=1e-12)
+    assert (found.effective, found.coherent) == (pytest.approx(0, abs=1e-12), pytest.approx(0, abs=1e-12))
+
+
 def test_what_all_classes_share_does_not_count():
     net = awake(ResidualMLP())
     x, labels = torch.randn(10, 50, dtype=torch.float64), torch.arange(10)

@@ -288,6 +288,9 @@ def test_the_share_through_gates_has_a_closed_form():
     through, frozen = -1.25 * 1.5 * u * s * (1 - s), (-1.25 * 1.5 * s, 1.5 + u * s)  # in w1; in w1 and w2
     squares = frozen[0] ** 2 + frozen[1] ** 2
     assert depth.gate_share == pytest.approx(through**2 / (through**2 + squares), rel=1e-12)
+    net.two.bias = nn.Parameter(torch.zeros(1, dtype=torch.float64))  # a readout's bias has a gradient of 1, on no path
+    depth = effective_depth(net, [(x, torch.zeros(1))], loss=lambda out, _: out.sum())
+    assert depth.gate_share == pytest.approx(through**2 / (through**2 + squares + 1), rel=1e-12)
 
 
 @pytest.mark.parametrize(

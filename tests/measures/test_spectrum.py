@@ -70,6 +70,32 @@ def test_an_eigenvalue_lies_within_each_residual(seed, steps):
         assert np.abs(values.numpy() - value).min() <= residual + 1e-10
 
 
+def test_each_end_has_the_residuals_of_its_own_eigenvalues():
+    """The largest ones have converged after 12 products, in the bulk at the other end only one has."""
+    values = like_a_net()
+    found, _ = spectrum(with_values(values), k=3, steps=12)
+    for end, residuals in ((found.top, found.top_residual), (found.bottom, found.bottom_residual)):
+        for value, residual in zip(end, residuals):
+            assert float((values - value).abs().min()) <= float(residual) + 1e-9
+    assert found.top_residual.max() < 1e-6 < found.bottom_residual.min()
+
+
+def test_the_condition_allows_for_a_largest_eigenvalue_that_has_not_converged():
+    """300 copies of the percentile itself, and 200 values above of which three products know the largest to 3 %."""
+    operator = with_values(torch.cat([torch.ones(300), torch.linspace(1, 1.001, 100), torch.linspace(5, 6, 200)]))
+    for seed in range(3):
+        found, _ = spectrum(operator, k=1, steps=3, seed=seed)
+        assert found.condition10_low < float(found.top[0]) < 6 <= found.condition10_high
+
+
+def test_more_starts_leave_less_open():
+    """Half of the eigenvalues negative, all far from 0: the interval is that of chance, which falls with the root."""
+    operator = with_values(torch.cat([torch.linspace(-2, -1, 200), torch.linspace(1, 2, 200)]))
+    one, four = (spectrum(operator, k=1, steps=3, probes=probes)[0] for probes in (1, 4))
+    assert one.unresolved < 1e-6 and four.unresolved < 1e-6
+    assert (one.index_high - one.index_low) / (four.index_high - four.index_low) == pytest.approx(2, rel=0.05)
+
+
 def test_unconverged_eigenvalues_say_so():
     operator = with_values(torch.linspace(-1, 1, 300))
     few, many = spectrum(operator, k=3, steps=8)[0], spectrum(operator, k=3, steps=200)[0]
@@ -111,13 +137,15 @@ def test_density_integrates_to_one_and_has_the_trace_and_norm_as_moments(asked):
 @pytest.mark.parametrize("values", [torch.linspace(-1, 2, 80), like_a_net(120)], ids=["bulk", "outliers"])
 def test_standard_errors_are_what_they_say(values, asked):
     """Over 200 starts the trace deviates by more than two of its errors as often as a normal number does, 1 in 20."""
-    operator, scores = with_values(values), []
+    operator, scores, norms = with_values(values), [], []
     for seed in range(200):
         found, _ = spectrum(operator, k=1, seed=seed, **asked)
         scores.append((found.trace - float(values.sum())) / found.trace_error)
+        norms.append((found.frobenius - float(values.norm())) / found.frobenius_error)
     z = np.array(scores)
     assert (np.abs(z) > 2).mean() < 0.12 and np.abs(z).max() < 6
     assert abs(np.median(z)) < 0.3
+    assert z.std() > 0.8 and np.std(norms) > 0.8  # nor are they too large
 
 
 @pytest.mark.parametrize("asked", [{"steps": 30}, {"steps": 40, "probes": 3}])

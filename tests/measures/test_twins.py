@@ -185,6 +185,19 @@ def test_what_follows_saturation_is_left_out():
     assert law.exponential_steps == math.ceil(math.log(1e-3 / 1e-9) / 0.1) - 1
 
 
+def test_the_history_is_fitted_over_all_epochs_and_all_parameters():
+    """Not over the last epoch, nor over the ID entries, whose divergence is the smaller one here."""
+    history, found = TwinHistory(), []
+    for steps in STEPS.split(100):
+        history.steps = [[float(s), 1e-16 * float(s) ** 0.5, 1e-17, 2.0, 3.0] for s in steps]
+        found.append(history.take_steps())
+    assert torch.cat([each.number for each in found]).equal(STEPS)
+    assert all((each.risk_difference == 1).all() for each in found)
+    numbers = history.scalars()
+    assert (numbers["growth/power_exponent"], numbers["growth/power_steps"]) == (pytest.approx(0.5), 300)
+    assert numbers["growth/power_scale"] == pytest.approx(1e-16)
+
+
 @pytest.mark.parametrize("count", [0, 1, 2])
 def test_two_points_make_no_law(count):
     law = growth(STEPS[:count], torch.full((count,), 1e-9))

@@ -87,6 +87,12 @@ def test_a_net_without_convolutions_totals_its_linear_layers():
     assert math.isnan(one(torch.zeros(1, 1, 1, 1)).id_over_large)
 
 
+def test_where_half_of_the_layers_are_convolutions_these_count():
+    half = [nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(16, 2)]
+    assert weight_mass(layers_of(nn.Sequential(*half)))[""].count == 108
+    assert weight_mass(layers_of(nn.Sequential(*half, nn.Linear(2, 2))))[""].count == 108 + 32 + 4
+
+
 def test_the_vector_holds_the_weights_that_table_3_counts():
     net = SimplifiedNet(20)
     total = weight_mass(net.layers(), transferred=True)[""]

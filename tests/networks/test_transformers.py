@@ -98,6 +98,17 @@ def test_the_stream_keeps_its_size_at_the_start():
     assert 1 <= float(net.blocks(stream).detach().square().mean()) <= 2.8  # at most (1 + 1/16)^16
 
 
+def test_matrices_start_with_variance_1_over_their_inputs():
+    """Of a patch all pixels of all channels, 48. A sample standard deviation is known to 1 / sqrt(2 n)."""
+    torch.manual_seed(0)
+    net = ViT(image_size=8, patch=4, width=128, depth=1)
+    for layer in layers_of(net):
+        weight = layer.weight.detach()
+        by_hand = weight[0].numel() ** -0.5
+        assert float(weight.std()) == pytest.approx(by_hand, rel=5 / (2 * weight.numel()) ** 0.5), layer.weight_name
+        assert not layer.bias.any()
+
+
 def test_layers_in_forward_order_all_with_a_cushion():
     for net, sample, first in ((gpt(), TOKENS, "embedding.tokens"), (vit(), IMAGES, "embedding.patches")):
         layers = layers_of(net)

@@ -34,17 +34,18 @@ def start(units: int, n: int, runs: int = 6) -> Tensor:
 
 def autograd_descent(
     w: Tensor, rate: float, x: Tensor, y: Tensor, shortcut: bool, mid: str
-) -> tuple[list, list, Tensor]:
-    """Losses and norms of gradients before and after each step, and the last weights, of one run (R, n, d, d)."""
-    losses, norms = [], []
+) -> tuple[list, list, list, Tensor]:
+    """Losses, norms of gradients and mean norms of matrices around each step, and the last weights, of one run."""
+    losses, norms, sizes = [], [], []
     for step in range(STEPS + 1):
         w = w.detach().requires_grad_()
         loss = sum(sample_loss(w, *sample, shortcut, mid) for sample in zip(x, y)) / len(x)
         (gradient,) = torch.autograd.grad(loss, w)
         losses.append(float(loss.detach()))
         norms.append(float(gradient.norm()))
+        sizes.append(sum(float(matrix.detach().norm()) for matrix in w.flatten(0, 1)) / len(w.flatten(0, 1)))
         w = w - rate * gradient if step < STEPS else w
-    return losses, norms, w.detach()
+    return losses, norms, sizes, w.detach()
 
 
 def sample_loss(w: Tensor, x: Tensor, y: Tensor, shortcut: bool, mid: str) -> Tensor:
@@ -63,9 +64,10 @@ def close(ours, theirs) -> None:
 def same_as_autograd(problem: Problem, w: Tensor, x: Tensor, y: Tensor, shortcut: bool, mid: str) -> None:
     found = descend(problem, w, RATES, STEPS)
     for run, rate in enumerate(RATES):
-        losses, norms, last = autograd_descent(w[run], float(rate), x, y, shortcut, mid)
+        losses, norms, sizes, last = autograd_descent(w[run], float(rate), x, y, shortcut, mid)
         close(found.losses[run], losses)
         close(found.gradient_norms[run], norms)
+        close(found.norms[run], sizes)
         close(found.weights[run], last)
 
 

@@ -150,6 +150,13 @@ def test_pure_p_is_auffinger_ben_arous_cerny():
     torch.testing.assert_close(expected_counts(torch.ones(1), torch.tensor([p]), spectra(Lambda, 1000)).mean, theirs)
 
 
+def test_the_error_of_expected_counts_is_by_how_much_they_scatter():
+    r, some = torch.tensor([2, 3, 4]), spectra(4, 40 * 250)
+    whole = expected_counts(torch.ones(3), r, some)
+    parts = torch.stack([expected_counts(torch.ones(3), r, part).mean for part in some.split(250)])
+    torch.testing.assert_close(whole.error, parts.std(0) / 40**0.5, rtol=0.4, atol=0)  # known to 1 / sqrt(80)
+
+
 @pytest.mark.parametrize("Lambda", [2, 3, 4, 5, 8])
 @pytest.mark.parametrize("lengths", [(2,), (3,), (2, 3, 4), (1, 2), (1, 3), (10,)])
 def test_totals_by_the_density_and_by_sampled_spectra(lengths, Lambda):

@@ -117,6 +117,7 @@ def test_perturbed_labels_are_distinct_unit_vectors_near_their_classes():
     found = perturbed_labels(labels, 4, 0.05, torch.Generator().manual_seed(0))
     torch.testing.assert_close(found.norm(dim=1), torch.ones(5).double(), rtol=0, atol=1e-15)
     assert torch.equal(found.argmax(1), labels) and float(torch.pdist(found).min()) > 0.01
+    assert torch.equal(found, perturbed_labels(labels, 4, 0.05, torch.Generator().manual_seed(0)))
 
 
 X, Y, Z = torch.eye(3, dtype=torch.float64)

@@ -130,6 +130,13 @@ def test_theorem_2(beta):
     assert spin_glass.mass(100_000, beta, first, last) == pytest.approx(1, abs=1e-12)
 
 
+@pytest.mark.parametrize("beta", [3.0, 1e5, 1e20])
+def test_the_rate_has_the_mirror_of_the_weights(beta):
+    """eps_r(beta) = eps_{p+1-r}(1 / beta), also where 1 - q is lost beside 1."""
+    for alpha in (0.0, 0.25, 1.0):
+        assert spin_glass.rate(beta, alpha) == pytest.approx(spin_glass.rate(1 / beta, 1 - alpha), rel=1e-12)
+
+
 @pytest.mark.parametrize("beta", [0.1, 0.5, 1.0, 2.0])
 def test_lengths_of_a_deep_net(beta):
     found, limit = spin_glass.lengths(100_000, beta), spin_glass.limiting_lengths(100_000, beta)

@@ -76,7 +76,7 @@ def test_lemma_2_in_its_bounds(name):
     net = NETS[name]
     found = lemma_2(net, 2000, generator(3))
     assert 1 / net.d - 1e-12 <= found.smallest <= found.largest <= 1 + 1e-12
-    assert found.sampled < 5
+    assert 0 < found.sampled < 5  # a mean over draws is not exact
 
 
 def test_lemma_2_reaches_both_ends():

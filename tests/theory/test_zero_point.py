@@ -81,6 +81,14 @@ def test_two_shortcut_spectrum(units, bias):
     assert point.factor == 0.5  # tanh'(0) softplus'(0)
 
 
+def test_a_negative_slope_turns_the_spectrum_of_two_shortcuts_into_itself():
+    x, y = data()
+    one, other = (zero_point(ShortcutForm(2, 2, IDENTITY, relu_surrogate(s)), x, y) for s in (0.5, -0.5))
+    assert one.factor == -other.factor
+    torch.testing.assert_close(other.eigenvalues, torch.linalg.eigvalsh(other.hessian()), rtol=0, atol=1e-13)
+    assert torch.equal(one.eigenvalues, other.eigenvalues)
+
+
 def test_two_shortcut_condition_number_depends_on_the_data_alone():
     x, y = data()
     M = (x - y).mT @ x / len(x)

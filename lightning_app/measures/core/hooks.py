@@ -168,6 +168,8 @@ def nearly_same(one: Tensor, other: Tensor, tolerance: float) -> bool:
 
     >>> nearly_same(torch.tensor([1.0, torch.nan]), torch.tensor([1.001, torch.nan]), 1e-2)
     True
+    >>> nearly_same(torch.tensor([0.9, 0.0, 100.0]), torch.tensor([0.0, 0.0, 100.0]), 1e-2)
+    True
     """
     tolerance = max(tolerance, 8 * torch.finfo(other.dtype).eps) if other.is_floating_point() else tolerance
     finite = other[other.isfinite()]
