@@ -269,6 +269,12 @@ def test_an_unfinished_run_is_not_tested_whatever_its_numbers():
     assert judge(Claim("q", 1.0, "t", (reading,))) == (Verdict.NOT_TESTED, "epoch 12 of 200")
 
 
+def test_a_seed_that_is_not_a_number_is_said_also_where_nothing_is_tested():
+    ours, lost = Sample((1.0, math.nan, 2.0)), (Verdict.NOT_TESTED, "not a number for 1 of 3 seeds")
+    assert judge(Claim("q", "", "none", (noted("", ours),))) == lost
+    assert judge(Claim("q", 1.0, "t", (judged("", Sample((1.0,)), above(0), shown=ours),))) == lost
+
+
 def test_samples_are_combined_seed_by_seed_and_stay_marked():
     part = Sample((1.0, 2.0), "epoch 1 of 2")
     assert Sample((2.0, 6.0)) / part == Sample((2.0, 3.0), "epoch 1 of 2")
