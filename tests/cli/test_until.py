@@ -1,6 +1,7 @@
 """`fit --until`: questions, what is refused, and one real run that is called again."""
 
 import json
+import math
 
 import jsonschema
 import pytest
@@ -11,7 +12,7 @@ from lightning_app.cli.run_folders import RunFolders
 from lightning_app.cli.until import Question, Runs, _asked, _check_same, _until_settled
 from lightning_app.common.errors import UserError
 from lightning_app.compare.findings import Verdict
-from lightning_app.runs import RunFolder
+from lightning_app.runs import Row, RunFolder
 from tests.compare.test_compare import SCHEMA
 from tests.helpers import LEARNING, TINY, command
 
@@ -79,6 +80,41 @@ def test_a_fit_that_leaves_no_run_ends_it(monkeypatch, tmp_path):
     asked = Runs(tmp_path, "x", "a", "b", start=100)
     with pytest.raises(UserError, match=r"expects a run in .*x-seed100-106, found none after `fit`"):
         _until_settled([], Question.parse("test/error"), 26, asked, {})
+
+
+@pytest.mark.parametrize(
+    ("question", "most", "code", "last"),
+    [
+        ("test/error: better", 26, 0, "A is better"),
+        ("test/error: worse", 26, 5, "A is better"),  # settled otherwise
+        ("test/error: better", 8, 4, "unresolved"),
+    ],
+)
+def test_seeds_follow_each_other_until_it_is_settled_or_there_are_enough(
+    monkeypatch, tmp_path, capsys, question, most, code, last
+):
+    """Errors of the last arm are smaller by one standard deviation of the differences, about."""
+    trained = []
+
+    def fit(words, name, seeds, resume=False):
+        assert not resume
+        trained.extend(seeds)
+        run = RunFolder(tmp_path / name)
+        numbers = [(seed, 0.5 + 0.1 * math.sin(40 * seed)) for seed in seeds]
+        run.append(Row(f"first-seed{seed:02d}", 1, 4, "test/error", 0.5) for seed, _ in numbers)
+        run.append(Row(f"last-seed{seed:02d}", 1, 4, "test/error", error - 0.07) for seed, error in numbers)
+        run.finish(1)
+        return 0
+
+    monkeypatch.setattr(until, "_fit", fit)
+    asked, answer = Runs(tmp_path, "x", "first", "last", start=3), {}
+    assert _until_settled([], Question.parse(question), most, asked, answer) == code
+    assert trained == [*range(3, 3 + len(trained))] and 7 <= len(trained) <= most
+    assert (len(trained) == most) == (code == 4) and len([*tmp_path.iterdir()]) > 1
+    (finding,) = answer["findings"]
+    assert last in capsys.readouterr().out.splitlines()[-1] and finding["pairs"] == len(trained)
+    again = [*trained]
+    assert _until_settled([], Question.parse(question), most, asked, {}) == code and trained == again
 
 
 def test_the_short_help_does_not_train(capsys):

@@ -79,9 +79,10 @@ def test_probe_is_fixed_balanced_and_of_the_training_split():
 def test_fingerprint_tells_data_apart():
     assert Synthetic().fingerprint() == Synthetic(batch_size=3, val_size=2).fingerprint()
     assert len({Synthetic(train=size).fingerprint() for size in (60, 61)}) == 2
-    changed = Synthetic()
-    changed.splits.test_labels[5] += 1
-    assert changed.fingerprint() != Synthetic().fingerprint()
+    for part in ("train_images", "train_labels", "test_images", "test_labels"):
+        changed = Synthetic()
+        getattr(changed.splits, part)[5] += 1
+        assert changed.fingerprint() != Synthetic().fingerprint(), part
 
 
 @pytest.mark.parametrize(

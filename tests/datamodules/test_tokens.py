@@ -173,6 +173,12 @@ def test_a_digest_does_not_depend_on_the_pieces_it_is_made_in():
     assert digest(whole.unfold(0, 2, 1)) == digest(whole.unfold(0, 2, 1).contiguous()) != digest(whole)
 
 
+def test_a_digest_knows_where_rows_and_tensors_end():
+    whole = torch.arange(12)
+    assert len({digest(whole.view(shape)) for shape in ((12,), (3, 4), (4, 3), (2, 2, 3))}) == 4
+    assert len({digest(whole[:size], whole[size:]) for size in (5, 6)}) == 2
+
+
 @pytest.mark.parametrize(
     ("words", "classes", "shape"),
     [

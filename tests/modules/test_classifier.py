@@ -4,6 +4,7 @@ import copy
 import math
 
 import pytest
+import pytorch_lightning as pl
 import torch
 import torch.nn.functional as F
 from pytorch_lightning.callbacks import ModelCheckpoint
@@ -82,6 +83,27 @@ def test_running_risk_weighs_batches_by_their_size():
     metric.update(torch.tensor(4.0), torch.eye(4)[:2], torch.tensor([1, 1]))
     metric.update(torch.tensor(float("nan")), torch.zeros(0, 4), torch.zeros(0, dtype=torch.long))
     assert metric.compute() == {"risk": 2.0, "error": pytest.approx(1 / 6)}
+
+
+def test_of_outputs_that_are_no_numbers_neither_risk_nor_error_is_one():
+    """Their largest entry would be some class, and right for some of the samples."""
+    metric = RiskAndError()
+    metric.update(torch.tensor(1.0), torch.eye(4), torch.arange(4))
+    metric.update(torch.tensor(math.nan), torch.full((2, 4), math.nan), torch.tensor([0, 1]))
+    assert all(map(math.isnan, metric.compute().values()))
+
+
+def test_an_evaluation_within_an_epoch_is_none_of_the_epoch_s_end():
+    class Kept(pl.Callback):
+        def __init__(self):
+            self.numbers = []
+
+        def on_train_epoch_end(self, trainer, pl_module):
+            self.numbers.append({name.partition("/")[0] for name in pl_module.metrics()["net"]})
+
+    for every, splits in ((2, {"train", "test"}), (3, {"train"})):  # of the four steps of an epoch
+        fit(classifier({"net": arm(True)}), epochs=1, val_check_interval=every, callbacks=[kept := Kept()])
+        assert kept.numbers == [splits]
 
 
 def test_samples_without_a_label_count_neither_in_risk_nor_in_error():

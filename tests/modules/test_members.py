@@ -75,6 +75,24 @@ def test_dropout_too_is_drawn_from_the_members_own_stream():
     assert same_weights(bank.members[1].net, alone.members[0].net)
 
 
+def test_dropout_is_drawn_anew_in_each_step_and_for_each_seed():
+    class Dropped(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.readout, self.masks = torch.nn.Linear(3 * 32 * 32, 10), []
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            if self.training:
+                self.masks.append(torch.nn.functional.dropout(torch.ones(64)))
+            return self.readout(x.flatten(1))
+
+    bank = fit(classifier({"a": Arm(net=Dropped), "b": Arm(net=Dropped)}, seeds=2))
+    a, other_a, b, _ = (torch.stack(member.net.masks) for member in bank.members)
+    steps = len(a)
+    assert steps > 2 and len(torch.cat([a, other_a]).unique(dim=0)) == 2 * steps
+    assert torch.equal(a, b), "arms of one seed draw the same"
+
+
 def test_arms_of_one_seed_see_identical_batches_by_default():
     twice = {"one": arm(True), "other": arm(True)}
     shared = fit(classifier(twice))

@@ -161,6 +161,26 @@ def test_a_resumed_run_is_the_one_that_went_on(tmp_path, options):
         assert same_weights(whole.nets, resumed.nets)
 
 
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"optimizer": partial(torch.optim.SGD, lr=0.02, momentum=0.5)},
+        WARM_UP | {"scheduler": [partial(LinearLR, start_factor=0.5, total_iters=3), WARM_UP["scheduler"][1]]},
+    ],
+    ids=["rate", "schedule"],
+)
+def test_a_resumed_run_has_the_rates_of_its_own_configuration(tmp_path, changed):
+    """As if they had been so from the beginning: the checkpoint says how far they have come."""
+    bank = WARM_UP | {"optimizer": partial(torch.optim.SGD, lr=0.05, momentum=0.9)}
+    save = ModelCheckpoint(tmp_path, filename="there", every_n_train_steps=2, save_top_k=1)
+    fit(classifier(**bank), enable_checkpointing=True, callbacks=[save], max_steps=2)
+    fit(classifier(**bank | changed), callbacks=[whole := Watch()])
+    run = trainer(2, callbacks=[resumed := Watch()])
+    run.fit(classifier(**bank | changed), datamodule=digits(), ckpt_path=tmp_path / "there.ckpt")
+    assert resumed.rates == whole.rates[2:]
+    assert run.optimizers[0].param_groups[0]["momentum"] == (0.5 if "optimizer" in changed else 0.9)
+
+
 def test_warm_up_and_cosine_have_the_rates_of_their_formulas():
     fit(classifier({"net": arm(True)}, **WARM_UP), callbacks=[watch := Watch()])
     warm = [0.05 * (0.25 + 0.75 * step / 3) for step in range(3)]

@@ -1,6 +1,7 @@
 """The tests that claims are put to."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -68,6 +69,15 @@ def test_a_bound_is_on_the_mean_or_on_every_seed():
     assert below(1.2, each=True)(ours).why == "1.5 in the worst seed"
     assert (str(above(1)), str(above(1, each=True))) == ("above 1", "above 1 in every seed")
     assert [Within(1.0, 0.25, each=each)(Sample((0.5, 1.5))).held for each in (False, True)] == [True, False]
+
+
+@pytest.mark.parametrize("test", [Within, Share])
+@pytest.mark.parametrize("values", [(1.1, 1.3, 0.6), (0.6, 1.1, 1.3)])
+def test_of_every_seed_the_one_that_is_furthest_off_decides(test, values):
+    """The mean is the paper's number, and all but one seed are near it."""
+    assert test(1.0, 0.35)(Sample(values)).held is True
+    assert test(1.0, 0.35, each=True)(Sample(values)).held is False
+    assert test(1.0, 0.41, each=True)(Sample(values)).held is True
 
 
 @pytest.mark.parametrize(
@@ -160,6 +170,11 @@ def test_crossings_are_linear_between_epochs_and_the_first_counts():
     assert math.isnan(matched(errors, curves, 0.01)[0])
 
 
+def test_a_number_that_is_measured_less_often_is_matched_between_its_own_epochs():
+    risks, errors = pd.DataFrame({0: [2.0, 1.0, 0.2]}, index=[0, 1, 2]), pd.DataFrame({0: [0.8, 0.4]}, index=[0, 2])
+    assert matched(errors, risks, 1.0) == pytest.approx([0.6])
+
+
 ABOVE, MIXED = (0.1, 0.12, 0.11, 0.13, 0.1, 0.12), (-0.3, 0.1, 0.12, 0.11, 0.13, 0.1)
 
 
@@ -190,6 +205,22 @@ def test_an_interval_that_contains_zero_is_unresolved():
 def test_at_reduced_scale_unresolved_is_undecided():
     claims = [tested("E", "", IntervalAbove(), Sample(values), ratio=True) for values in (MIXED, (-0.1,) * 6)]
     assert [judge_reduced(claim)[0] for claim in claims] == [Verdict.UNDECIDED, Verdict.DISAGREES]
+
+
+def test_at_reduced_scale_one_unresolved_reading_leaves_a_claim_undecided():
+    readings = {"kernel": Sample((-0.1,) * 6), "operator": Sample(MIXED)}
+    claim = tested("E", "", IntervalAbove(), readings, ratio=True)
+    assert (judge(claim)[0], judge_reduced(claim)[0]) == (Verdict.NOT_REPRODUCED, Verdict.UNDECIDED)
+
+
+@pytest.mark.parametrize("held", [(True, True), (False, False), (True, False)])
+@pytest.mark.parametrize("basis", Basis)
+@pytest.mark.parametrize("varies", Varies)
+def test_at_reduced_scale_nothing_but_orderings_and_ratios_is_judged(held, basis, varies):
+    claim = Claim("L", 0.07, "within 10 %", readings(*held), basis=basis, varies=varies)
+    assert judge_reduced(claim)[0] is Verdict.NOT_TESTED
+    agrees = {2: Verdict.AGREES, 1: Verdict.UNDECIDED, 0: Verdict.DISAGREES}[sum(held)]
+    assert judge_reduced(replace(claim, ratio=True))[0] is agrees
 
 
 def test_the_finding_is_said_where_it_held_and_where_not():
@@ -236,6 +267,12 @@ def test_the_verdict_of_two_readings_and_what_they_rest_on(held, kinds, verdict)
 def test_an_unfinished_run_is_not_tested_whatever_its_numbers():
     reading = Reading("", Sample((1.0,), "epoch 12 of 200"), holds(True))
     assert judge(Claim("q", 1.0, "t", (reading,))) == (Verdict.NOT_TESTED, "epoch 12 of 200")
+
+
+def test_a_seed_that_is_not_a_number_is_said_also_where_nothing_is_tested():
+    ours, lost = Sample((1.0, math.nan, 2.0)), (Verdict.NOT_TESTED, "not a number for 1 of 3 seeds")
+    assert judge(Claim("q", "", "none", (noted("", ours),))) == lost
+    assert judge(Claim("q", 1.0, "t", (judged("", Sample((1.0,)), above(0), shown=ours),))) == lost
 
 
 def test_samples_are_combined_seed_by_seed_and_stay_marked():

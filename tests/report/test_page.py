@@ -146,6 +146,7 @@ def test_costs_sum_up(finished, page):
     seconds = log.loc[log["name"] == "cost/cushion", "value"]
     assert row[2][0] == "7"
     assert float(row[4][1]) == pytest.approx(seconds.sum(), rel=1e-12)
+    assert row[5][0] == f"{100 * seconds.sum() / log.loc[log['name'] == 'time/epoch', 'value'].sum():.1f} %"
 
 
 def test_page_needs_nothing_else(page):

@@ -79,6 +79,19 @@ def test_what_decides_a_piece_makes_it_anew(tmp_path, changed, again):
     assert [asked["depth"] for asked in compute.asked] == again
 
 
+def test_what_is_kept_is_replaced_once_something_else_decides_it(tmp_path):
+    root, kept = tmp_path / "runs", tmp_path / "results"
+
+    def keep(numbers: float, version: int) -> tuple[bool, float]:
+        job = task(lambda source, **asked: {"depths": np.full(1, numbers)}, version=version)
+        job.complete(root, Work(Path("data")))
+        return job.keep(root, kept), job.found(tmp_path / "nowhere", kept).pieces["depth4"]["depths"].item()
+
+    assert keep(1.0, version=1) == (True, 1.0)
+    assert keep(2.0, version=1) == (False, 1.0), "the same is not computed and not kept again"
+    assert keep(2.0, version=2) == (True, 2.0)
+
+
 def test_a_file_that_is_no_piece_is_made_anew(tmp_path):
     task(Depths()).complete(tmp_path, Work(Path("data")))
     task(Depths()).file("depth2", tmp_path).write_bytes(b"torn")

@@ -4,7 +4,7 @@ import pytest
 import yaml
 
 from lightning_app.papers import PAPERS, find
-from lightning_app.papers.parts import PAPER, SMOKE, Run
+from lightning_app.papers.parts import PAPER, REDUCED, SMOKE, Reduced, Run
 from lightning_app.papers.recipes import CONFIGS
 from lightning_app.reproduce.training import TrainingJob
 from tests.reproduce.conftest import written_config
@@ -30,13 +30,27 @@ def test_smoke_changes_only_epochs_seeds_and_subset():
     # which changes nothing that is trained: only when it is looked at
     assert paper["trainer"].pop("check_val_every_n_epoch") == 5
     assert smoke["trainer"].pop("check_val_every_n_epoch") == 1
-    for config in (paper, smoke):
+    limits = {"train_limit": SMOKE.train_limit, "test_limit": SMOKE.test_limit}
+    for config, capped in ((paper, dict.fromkeys(limits)), (smoke, limits)):
         config["run"].pop("plan")
         config["model"].pop("seeds")
-        config["data"]["init_args"].pop("train_limit")
-        config["data"]["init_args"].pop("test_limit")
+        assert {key: config["data"]["init_args"].pop(key) for key in limits} == capped
     assert paper == smoke
     assert (DEPTH_20.group, SMOKE_20.group) == ("yu-tomasi", "yu-tomasi-smoke")
+
+
+def test_reduced_scale_changes_only_epochs_drops_and_seeds():
+    reduced = TrainingJob("yu-tomasi", Run("depth20", seeds=3, reduced=Reduced(30, (15, 22), seeds=2)), REDUCED)
+    assert (reduced.seeds, reduced.epochs, reduced.epochs_of_the_paper) == ((0, 1), 30, 200)
+    configs = [written_config(plan, (0, 1)) for plan in (DEPTH_20, reduced)]
+    drops = [config["model"]["scheduler"]["init_args"].pop("milestones") for config in configs]
+    assert drops[1] == [15, 22] != drops[0] and len(drops[0]) == 2
+    assert [config["trainer"].pop("max_epochs") for config in configs] == [200, 30]
+    for config in configs:
+        config["run"].pop("plan")
+        config["trainer"].pop("check_val_every_n_epoch")  # only when it is looked at
+    assert configs[0] == configs[1]
+    assert reduced.digest != DEPTH_20.digest and reduced.group == "yu-tomasi-reduced"
 
 
 def test_a_run_of_the_plan_is_recognised_wherever_and_on_whatever_it_ran():

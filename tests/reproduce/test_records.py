@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from lightning_app.common.errors import UserError
 from lightning_app.papers import predicates
 from lightning_app.papers.predicates import Within
-from lightning_app.papers.records import read_record, rows_of, value
+from lightning_app.papers.records import read_record, rows_of, value, verdict_of
 from lightning_app.papers.verdicts import Basis, Class, Sample, Varies, Verdict
 from tests.helpers import ROOT
 
@@ -46,6 +46,16 @@ def test_any_numbers_go_through_json_and_keep_to_the_schema(values, scale):
     assert all(a == b or (math.isnan(a) and math.isnan(b)) for a, b in zip(again, values, strict=True))
     assert reading["n"] == len(values)
     assert (reading["mean"] is None, reading["sd"] is None) == (not values, len(values) < 2)
+
+
+def test_how_far_reduced_scale_went_stands_with_what_it_judged_and_nowhere_else():
+    claims = [predicates.tested("mu", 1.0, Within(1.0, 0.5), Sample((1.1,)), ratio=ratio) for ratio in (True, False)]
+    claims.append(predicates.shown("L", 1.0, "one run", Sample((1.1,))))
+    found = rows_of(claims, Class.TRAINED, "reduced", "30 of 200 epochs")
+    assert [verdict_of(row) for row in found] == ["agrees at 30 of 200 epochs", "not tested", "described"]
+    assert [verdict_of(row) for row in rows_of(claims[:1], Class.TRAINED, "paper", "30 of 200 epochs")] == [
+        "reproduced"
+    ]
 
 
 def test_the_words_of_the_schema_are_those_of_the_code():

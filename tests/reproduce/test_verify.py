@@ -459,6 +459,18 @@ def test_a_value_near_rounding_is_compared_like_any_other(values, factor):
     assert found.difference == ""  # what is computed again leaves another rounding
 
 
+@pytest.mark.parametrize("key", ["mean", "sd"])
+def test_a_mean_or_sd_that_cancels_may_differ_by_the_rounding_of_its_values_and_no_more(key):
+    """Values of size 1 and a mean or an sd of 1e-6: versions of numpy change 1e-16 of it, and a digit is 1e-10."""
+    values = {"mean": (1.0, -1.0 + 2e-6), "sd": (1.0, 1.0 + 1.4e-6)}[key]
+    claim = predicates.tested("difference", 0.0, Within(0.0, 2.0), Sample(values))
+    for change, differs in ((1e-15, False), (1e-10, True)):
+        rows, recorded = rows_of([claim], Class.FORMULA, "paper"), rows_of([claim], Class.FORMULA, "paper")
+        recorded[0]["readings"][0][key] += change
+        (found,) = verify.compare({"rows": recorded}, rows, verify.SAME)
+        assert found.difference.startswith(f"ours: {key} recorded ") == differs == bool(found.difference)
+
+
 def test_a_computation_that_gives_other_numbers_differs(said, differs, monkeypatch):
     replace_paper(monkeypatch, small_paper(depths(factor=1.01)))
     assert said(COMPUTED)[0] == 0  # the evidence is as it was

@@ -28,6 +28,7 @@ def test_what_a_resume_trains_again_is_dropped_first(tmp_path):
     run = RunFolder(tmp_path)
     run.append([row(epoch, 1 / (1 + epoch), 'a, quoted "name"') for epoch in range(5)])
     run.append([Row("net", 2.5, 25, "within", 1.0), Row("net", 3.5, 35, "within", 1.0)])
+    run.append([Row("", 2, 28, "later", 1.0)])  # of an epoch whose other rows, and arrays, are earlier
     for epoch in (0, 2, 2.5, 3, 3.5):
         run.save_arrays(epoch, "a", {"net/a": np.zeros(2)})
     with (tmp_path / "log.csv").open("a") as file:
@@ -36,7 +37,7 @@ def test_what_a_resume_trains_again_is_dropped_first(tmp_path):
     run.drop_after(40)
     assert (tmp_path / "log.csv").read_text() == before
     run.drop_after(27)
-    kept = [line for line in before.splitlines() if not line.startswith(("net,3", "net,4"))]
+    kept = [line for line in before.splitlines() if not line.startswith(("net,3", "net,4", ",2,28"))]
     assert (tmp_path / "log.csv").read_text().splitlines() == kept and run.array_epochs("a") == [0, 2, 2.5]
 
 

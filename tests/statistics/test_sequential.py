@@ -8,7 +8,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lightning_app.statistics.sequential import Order, confidence_sequence, evidence, order, orders, pairs_needed
+from lightning_app.statistics.sequential import (
+    STAKES,
+    Order,
+    confidence_sequence,
+    evidence,
+    order,
+    orders,
+    pairs_needed,
+)
 
 SIZES = st.lists(st.just(0.0) | st.floats(1e-6, 1e3), min_size=1, max_size=8)
 
@@ -35,6 +43,28 @@ def test_failures_are_a_sign_without_a_size_and_keep_the_law(sizes, unit):
     signs, sizes = np.array([*itertools.product((-1, 1), repeat=len(sizes))]), np.array(sizes)
     assert evidence(signs * sizes).mean(axis=0) == pytest.approx(1, rel=1e-9)
     assert evidence(unit * sizes) == pytest.approx(evidence(sizes), rel=1e-6)
+
+
+def by_definition(differences: list[float]) -> float:
+    """The evidence after the last pair, in plain Python and pair by pair."""
+    products, known = [1.0] * len(STAKES), []
+    for d in differences:
+        if math.isfinite(d):
+            known.append(d)
+        rms = math.sqrt(sum(x * x for x in known) / len(known)) if known else 0.0
+        largest = max(map(abs, known), default=0.0) / rms if rms else 1.0
+        s = math.copysign(max(largest, 1.0), d) if math.isinf(d) else d / rms if rms else 0.0
+        products = [its * math.exp(c * s) / math.cosh(c * s) for its, c in zip(products, STAKES, strict=True)]
+    return sum(products) / len(STAKES)
+
+
+@settings(max_examples=60)
+@given(
+    st.lists(st.sampled_from([0.0, math.inf, -math.inf]) | st.floats(-10, 10).map(lambda x: round(x, 3)), min_size=1)
+)
+def test_it_is_the_definition_pair_by_pair(differences):
+    expected = [by_definition(differences[:count]) for count in range(1, len(differences) + 1)]
+    assert evidence(np.array(differences)) == pytest.approx(expected, rel=1e-9)
 
 
 def test_failures_count_as_the_largest_difference_before_them():
