@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from lightning_app.common.scripts import squeezed
 from lightning_app.report import write_report
-from lightning_app.report.interactive import script, squeezed
+from lightning_app.report.interactive import script
 from lightning_app.runs import Row, RunFolder
 from tests.report.chromium import needs_chromium, tab
 from tests.report.conftest import bare_run, make_run
