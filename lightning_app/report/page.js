@@ -2,7 +2,7 @@
 // Numbers that are on the page become curves that answer. What it reads and offers: see interactive.py.
 (() => {
 const find = (selector, within = document) => [...within.querySelectorAll(selector)];
-const [bar, here, spoken] = find(".bar, output, .spoken"), body = document.body; // in the order of the page
+const [bar, here, spoken] = find(".bar,output,.spoken"), body = document.body; // in the order of the page
 const {abs, log10, max, min} = Math;
 const LETTER = 4.7; // width in a readout, at most on average: to measure it would lay out the page for every panel
 const ROWS = 8; // of a readout, before seeds are shown by their ends
@@ -38,7 +38,7 @@ function scale([kind, low, high, from, to, ...more]) {
 const arms = JSON.parse(find("main")[0].dataset.arms || "[]");
 const nets = new Map(arms.flatMap(arm => arm.nets.map(([who, seed]) => [who, {arm, who, seed: String(seed)}])));
 
-const panels = new Map(find("svg.panel[data-axes]").map(svg => [svg.parentElement, {svg, box: svg.parentElement}]));
+const panels = new Map(find("[data-axes]").map(svg => [svg.parentElement, {svg, box: svg.parentElement}]));
 
 // With what a panel needs when it is first near the window.
 function prepared(panel) {
@@ -189,7 +189,7 @@ function values({curves, rows, several}, x) {
     const [{arm, line}] = its, middle = mean(its.map(curve => curve.values.get(x))), count = its.length;
     const of = several ? `, ${rows.line === "epoch" ? "epoch " : ""}${line}` : "", text = curve => curve.cells.get(x)[0];
     if (crowded && count > 1) {
-      const sorted = its.toSorted((one, other) => one.values.get(x) - other.values.get(x));
+      const sorted = its.toSorted((a, b) => text(a) - text(b) || isNaN(text(a)) - isNaN(text(b))); // what is not finite comes last
       return [[arm, `${arm.arm}${of}, least`, text(sorted[0]), middle], [arm, `${arm.arm}${of}, most of ${count}`, text(sorted.at(-1))]];
     }
     return its.map((curve, i) => {
@@ -449,7 +449,7 @@ function move(panel) {
 function player() {
   const stops = epochsOf([...frames.values(), ...[...layers.values()].map(each => each.nets)].flatMap(nets => [...nets.values()])), last = stops.length - 1, [slider] = find("input", bar);
   if (last < 1) return;
-  const go = i => change({at: ["epoch", stops[i]]}), still = matchMedia("(prefers-reduced-motion: reduce)"), button = slider.previousElementSibling;
+  const go = i => change({at: ["epoch", stops[i]]}), still = matchMedia("(prefers-reduced-motion)"), button = slider.previousElementSibling;
   let timer = 0;
   const play = () => {
     const next = () => go(slider.value < last ? +slider.value + 1 : 0);
@@ -465,7 +465,7 @@ function player() {
     slider.ariaValueText = `epoch ${brief(stops[slider.value])}`;
   });
   addEventListener("keydown", event => {
-    if (event.key !== " " || event.target.closest("button, input, select, a, summary, pre")) return;
+    if (event.key !== " " || event.target.closest("button,input,select,a,summary,pre")) return;
     event.preventDefault();
     play();
   });
