@@ -424,13 +424,14 @@ function outline([x, y], panel) {
   return `M${panel.x(x[0])} ${base}${y.map((value, i) => `V${up(value)}H${panel.x(x[i + 1]).toFixed(1)}`).join("")}V${base}`;
 }
 
-// Histograms are of one seed of each arm: the one that is lit up, else the first that is shown.
+// Histograms are of one seed of each arm: the one that is lit up, else the first that is shown. A pointer over layers leaves
+// the epoch as it is.
 function move(panel) {
-  const {rows: {measures}, svg, x, y, key, title} = panel, [of, at] = cursor(), on = of === "epoch";
+  const {rows: {measures}, svg, x, y, key, title} = panel, at = [pointed, state.at].find(its => its?.[0] === "epoch")?.[1];
   if (!frames.has(key) && !measures) return;
-  const found = shownAt(panel, on ? at : Infinity), bars = found[0]?.points[0].length > found[0]?.points[1].length;
+  const found = shownAt(panel, at ?? Infinity), bars = found[0]?.points[0].length > found[0]?.points[1].length;
   const lines = [...Map.groupBy(found, ({arm, line}) => arm.arm + "\0" + line).values()].map(its => bars ? [its.find(net => net.seed === bright) || its[0]] : its);
-  const shown = lines.flat(), moved = lines[0] && (on || bars && shown.some(({arm, who}) => arm.nets[0][0] !== who));
+  const shown = lines.flat(), moved = lines[0] && (at >= 0 || bars && shown.some(({arm, who}) => arm.nets[0][0] !== who));
   const box = [x.from, y.to, x.to - x.from, y.from - y.to];
   panel.frame ??= svg.insertBefore(draw("svg", {x: x.from, y: y.to, width: box[2], height: box[3], viewBox: box}), panel.over);
   panel.heading ??= find("text", svg).findLast(each => each.textContent === title) || draw("text");
@@ -461,7 +462,7 @@ function player() {
   Object.assign(slider, {max: last, value: last, oninput: () => go(slider.value)}).parentElement.hidden = false;
   button.onclick = play;
   hooks.push(() => {
-    if (placeIn(stops) >= 0) slider.value = placeIn(stops);
+    slider.value = (placeIn(stops) + last + 1) % (last + 1); // the last one without a cursor at an epoch
     slider.ariaValueText = `epoch ${brief(stops[slider.value])}`;
   });
   addEventListener("keydown", event => {
