@@ -16,14 +16,15 @@ from collections.abc import Sequence
 from html import unescape
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
-from importlib.resources import files
 from io import BufferedReader, RawIOBase
+from pathlib import Path
 from socketserver import ThreadingTCPServer
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from lightning_app.board.views import Board
 from lightning_app.common.errors import UserError
+from lightning_app.common.scripts import policy, squeezed
 
 __all__ = ["Server"]
 
@@ -41,9 +42,11 @@ HEADERS = {
     "Referrer-Policy": "no-referrer",
     "X-Content-Type-Options": "nosniff",
 }
-SCRIPT = files("lightning_app.board").joinpath("live.js").read_text(encoding="utf-8")
+HERE = Path(__file__).parent
+SCRIPT = squeezed((HERE / "live.js").read_text(encoding="utf-8"))
 POLICY = re.compile(r'<meta http-equiv="Content-Security-Policy" content="([^"]*)">')
-NOTHING = "default-src 'none'; connect-src data:; script-src 'none'; form-action 'none'"  # before there is a page
+# Of the page that is there before anything is drawn: news are written into it, and it keeps the policy that it came with.
+UNDRAWN = policy(squeezed((HERE.with_name("report") / "page.js").read_text(encoding="utf-8")))
 
 
 class Server(ThreadingTCPServer):
@@ -187,8 +190,8 @@ def _page(board: Board, chosen: Sequence[str]) -> tuple[str, str]:
     step, before, main, after = board.page(chosen)
     own = POLICY.search(before)
     digest = b64encode(hashlib.sha256(SCRIPT.encode()).digest()).decode()
-    policy = re.sub("(?<=script-src )", f"'sha256-{digest}' ", unescape(own[1]) if own else NOTHING)
-    policy = policy.replace("connect-src ", "connect-src 'self' ").replace("form-action 'none'", "form-action 'self'")
+    allowed = re.sub("(?<=script-src )", f"'sha256-{digest}' ", unescape(own[1]) if own else UNDRAWN)
+    allowed = allowed.replace("connect-src ", "connect-src 'self' ").replace("form-action 'none'", "form-action 'self'")
     live = f'<p id="live" class="notice" role="status" data-step="{step}"></p><script>{SCRIPT}</script>'
     page = POLICY.sub('<link rel="icon" href="data:,">', before) + main + after.replace("</body>", f"{live}</body>")
-    return page, f"{policy}; frame-ancestors 'none'"
+    return page, f"{allowed}; frame-ancestors 'none'"

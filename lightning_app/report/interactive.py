@@ -34,10 +34,7 @@ The template has the toolbar, hidden; of its buttons and lists the name is a par
   become text nodes, functions listen. ``find(selector, within)`` is a list of elements, ``say(text)`` speaks in the live region.
 """
 
-import base64
-import hashlib
 import json
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from functools import lru_cache
@@ -49,18 +46,12 @@ from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.scale import SymmetricalLogTransform
 
+from lightning_app.common.scripts import squeezed
 from lightning_app.plots.style import COLOURS, Style
 from lightning_app.report.blocks import Rows, csv_name
 from lightning_app.report.page_data import Net
 
 INCH = 72  # units of the SVG
-# What stays as it is in a script (texts, templates with templates one deep, regular expressions: no space after their first
-# slash), comments, the last semicolon of a block, signs with the spaces around them, other spaces. "a - -b" is no "a--b".
-TEMPLATE = r"`(?:\\.|\$\{(?:[^{}`]|`[^`]*`|\{[^{}]*\})*\}|[^`\\$]|\$(?!\{))*`"
-LITERAL = rf"""\"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'|{TEMPLATE}|/(?![ /*])(?:\\.|\[(?:\\.|[^]\n])*\]|[^/\n[])+/"""
-TOKEN = re.compile(
-    rf"({LITERAL})|//[^\n]*\s*|;\s*(?=\}})|\s*([=<>?:,;{{}}()[\]&|!*])\s*|(?<![+-])\s([-+/])\s(?![+-])|(\s)\s*"
-)
 NAMES = {light: name for name, (light, _) in COLOURS.items()}
 
 
@@ -76,23 +67,7 @@ class Arm(NamedTuple):
 @lru_cache(maxsize=1)
 def script() -> str:
     """The one script of the page, without the comments and the spaces that its file has for readers."""
-    text = (Path(__file__).parent / "page.js").read_text(encoding="utf-8")
-    return squeezed(text)
-
-
-def squeezed(text: str) -> str:
-    """A script without what only its readers need; every statement in it ends with a semicolon or a brace."""
-    short, before = TOKEN.sub(lambda found: next(filter(None, found.groups()), ""), text).strip(), ""
-    while short != before:  # neighbours in one declaration, where neither braces nor texts with semicolons are between
-        short, before = re.sub(r"(?<![\w(])const( ?[^;{}]*);const(?=[ [{]) ?", r"const\1,", short), short
-    return short
-
-
-def policy(text: str) -> str:
-    """What the page may load and run: its own styles, pictures that it makes of its panels, and this script."""
-    digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
-    allowed = ("style-src 'unsafe-inline'", "img-src data:", "connect-src data:", f"script-src 'sha256-{digest}'")
-    return "; ".join(["default-src 'none'", *allowed, "base-uri 'none'", "form-action 'none'"])
+    return squeezed((Path(__file__).parent / "page.js").read_text(encoding="utf-8"))
 
 
 def axes_attribute(axes: Axes, x: str, size: tuple[float, float]) -> str:

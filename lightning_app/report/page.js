@@ -2,7 +2,7 @@
 // Numbers that are on the page become curves that answer. What it reads and offers: see interactive.py.
 (() => {
 const find = (selector, within = document) => [...within.querySelectorAll(selector)];
-const [bar, here, spoken] = find(".bar, output, .spoken"), body = document.body; // in the order of the page
+const [bar, here, spoken] = find(".bar,output,.spoken"), body = document.body; // in the order of the page
 const {abs, log10, max, min} = Math;
 const LETTER = 4.7; // width in a readout, at most on average: to measure it would lay out the page for every panel
 const ROWS = 8; // of a readout, before seeds are shown by their ends
@@ -38,7 +38,7 @@ function scale([kind, low, high, from, to, ...more]) {
 const arms = JSON.parse(find("main")[0].dataset.arms || "[]");
 const nets = new Map(arms.flatMap(arm => arm.nets.map(([who, seed]) => [who, {arm, who, seed: String(seed)}])));
 
-const panels = new Map(find("svg.panel[data-axes]").map(svg => [svg.parentElement, {svg, box: svg.parentElement}]));
+const panels = new Map(find("[data-axes]").map(svg => [svg.parentElement, {svg, box: svg.parentElement}]));
 
 // With what a panel needs when it is first near the window.
 function prepared(panel) {
@@ -189,7 +189,7 @@ function values({curves, rows, several}, x) {
     const [{arm, line}] = its, middle = mean(its.map(curve => curve.values.get(x))), count = its.length;
     const of = several ? `, ${rows.line === "epoch" ? "epoch " : ""}${line}` : "", text = curve => curve.cells.get(x)[0];
     if (crowded && count > 1) {
-      const sorted = its.toSorted((one, other) => one.values.get(x) - other.values.get(x));
+      const sorted = its.toSorted((a, b) => text(a) - text(b) || isNaN(text(a)) - isNaN(text(b))); // what is not finite comes last
       return [[arm, `${arm.arm}${of}, least`, text(sorted[0]), middle], [arm, `${arm.arm}${of}, most of ${count}`, text(sorted.at(-1))]];
     }
     return its.map((curve, i) => {
@@ -424,13 +424,14 @@ function outline([x, y], panel) {
   return `M${panel.x(x[0])} ${base}${y.map((value, i) => `V${up(value)}H${panel.x(x[i + 1]).toFixed(1)}`).join("")}V${base}`;
 }
 
-// Histograms are of one seed of each arm: the one that is lit up, else the first that is shown.
+// Histograms are of one seed of each arm: the one that is lit up, else the first that is shown. A pointer over layers leaves
+// the epoch as it is.
 function move(panel) {
-  const {rows: {measures}, svg, x, y, key, title} = panel, [of, at] = cursor(), on = of === "epoch";
+  const {rows: {measures}, svg, x, y, key, title} = panel, at = [pointed, state.at].find(its => its?.[0] === "epoch")?.[1];
   if (!frames.has(key) && !measures) return;
-  const found = shownAt(panel, on ? at : Infinity), bars = found[0]?.points[0].length > found[0]?.points[1].length;
+  const found = shownAt(panel, at ?? Infinity), bars = found[0]?.points[0].length > found[0]?.points[1].length;
   const lines = [...Map.groupBy(found, ({arm, line}) => arm.arm + "\0" + line).values()].map(its => bars ? [its.find(net => net.seed === bright) || its[0]] : its);
-  const shown = lines.flat(), moved = lines[0] && (on || bars && shown.some(({arm, who}) => arm.nets[0][0] !== who));
+  const shown = lines.flat(), moved = lines[0] && (at >= 0 || bars && shown.some(({arm, who}) => arm.nets[0][0] !== who));
   const box = [x.from, y.to, x.to - x.from, y.from - y.to];
   panel.frame ??= svg.insertBefore(draw("svg", {x: x.from, y: y.to, width: box[2], height: box[3], viewBox: box}), panel.over);
   panel.heading ??= find("text", svg).findLast(each => each.textContent === title) || draw("text");
@@ -449,7 +450,7 @@ function move(panel) {
 function player() {
   const stops = epochsOf([...frames.values(), ...[...layers.values()].map(each => each.nets)].flatMap(nets => [...nets.values()])), last = stops.length - 1, [slider] = find("input", bar);
   if (last < 1) return;
-  const go = i => change({at: ["epoch", stops[i]]}), still = matchMedia("(prefers-reduced-motion: reduce)"), button = slider.previousElementSibling;
+  const go = i => change({at: ["epoch", stops[i]]}), still = matchMedia("(prefers-reduced-motion)"), button = slider.previousElementSibling;
   let timer = 0;
   const play = () => {
     const next = () => go(slider.value < last ? +slider.value + 1 : 0);
@@ -461,11 +462,11 @@ function player() {
   Object.assign(slider, {max: last, value: last, oninput: () => go(slider.value)}).parentElement.hidden = false;
   button.onclick = play;
   hooks.push(() => {
-    if (placeIn(stops) >= 0) slider.value = placeIn(stops);
+    slider.value = (placeIn(stops) + last + 1) % (last + 1); // the last one without a cursor at an epoch
     slider.ariaValueText = `epoch ${brief(stops[slider.value])}`;
   });
   addEventListener("keydown", event => {
-    if (event.key !== " " || event.target.closest("button, input, select, a, summary, pre")) return;
+    if (event.key !== " " || event.target.closest("button,input,select,a,summary,pre")) return;
     event.preventDefault();
     play();
   });

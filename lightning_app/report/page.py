@@ -12,6 +12,7 @@ from markupsafe import Markup, escape
 
 from lightning_app.common.errors import UserError
 from lightning_app.common.files import with_folder, write_atomically
+from lightning_app.common.scripts import policy
 from lightning_app.common.text import visible
 from lightning_app.plots.style import COLOURS
 from lightning_app.report import interactive, reproduced
@@ -136,7 +137,7 @@ def render(sections: Sequence[Section], title: str, page: PageData | None = None
         seeds=sorted({seed for _, seed in nets if seed is not None}),
         names=[*dict.fromkeys([*(arm.arm for arm in arms), *(name for name, _ in nets)])],
         script=script,
-        policy=interactive.policy(script),
+        policy=policy(script),
     )
 
 

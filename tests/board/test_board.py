@@ -18,7 +18,8 @@ from tests.report.conftest import bare_run
 
 TOP = "document.querySelector('#learning').getBoundingClientRect().top"
 TEXTS = "[...document.querySelectorAll('h2, td, figcaption, pre')].map(each => each.textContent)"
-DRAWN = "document.querySelector('#weights svg.panel') && !document.querySelector('#about').innerText.includes('to be drawn')"
+ALL = "!document.querySelector('#about').innerText.includes('to be drawn')"
+DRAWN = f"document.querySelector('#weights svg.panel') && {ALL}"
 
 
 def started(*words, cwd: Path) -> tuple[subprocess.Popen, str]:
@@ -105,3 +106,35 @@ def test_a_run_that_begins_after_the_board_and_a_board_that_is_killed(tmp_path, 
     finally:
         board.kill()
         board.wait()
+
+
+def test_a_page_opened_before_it_is_drawn_and_runs_that_change_places(tmp_path, tab):
+    """It comes to have its style and script; boxes stay with their runs, and what played has ended."""
+    runs = tmp_path / "runs"
+    for number, name in enumerate(("newer", "older")):
+        run = bare_run(runs / name, ["plain"], epochs=1)
+        run.append(Row("plain", epoch, 391 * epoch, "signal/layer1/update", 0.1 + epoch) for epoch in (0, 1))
+        os.utime(run.path / "log.csv", (1e9 - number, 1e9 - number))
+    board, url = started("runs", "--port", "0", cwd=tmp_path)
+    boxes = "[...document.querySelectorAll('#about input')].map(each => [each.value, each.checked])"
+    button = "document.querySelector('.bar input')?.previousElementSibling"
+    try:
+        tab.open(f"{url}?run=older")
+        assert tab.run("document.querySelector('#learning')") is None
+        tab.until(
+            f"document.querySelector('.bar')?.hidden === false && {button}.parentElement.hidden === false && {ALL}"
+        )
+        assert tab.run("getComputedStyle(document.querySelector('.bar')).position") == "sticky"
+        assert tab.run(boxes) == [["newer", False], ["older", True]]
+        tab.run(f"window.moves = 0, window.old = {button}, old.click()")
+        tab.run("new MutationObserver(() => moves++).observe(document.querySelector('.bar output'), {childList: true})")
+        tab.until("moves > 1")
+        run.append([Row("plain", 2, 782, "test/error", value := 0.12345678901234567)])
+        tab.until(f"document.querySelector('#headline td[title=\"{value!r}\"]')")
+        assert tab.run(boxes) == [["older", True], ["newer", False]]
+        assert not tab.run("moves = 0, new Promise(end => setTimeout(() => end(old.isConnected || moves), 600))")
+    finally:
+        board.kill()
+        board.wait()
+        board.stdout.close()
+        board.stderr.close()

@@ -14,7 +14,10 @@ import pytest
 
 from lightning_app.board import server as module
 from lightning_app.board.server import SCRIPT, Server
+from lightning_app.board.views import EMPTY
 from lightning_app.common.errors import UserError
+from lightning_app.report import interactive
+from lightning_app.report.page import render
 
 POLICY = "default-src &#39;none&#39;; connect-src data:; script-src &#39;sha256-own&#39;; form-action &#39;none&#39;"
 HEAD = f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
@@ -71,6 +74,16 @@ def test_the_page_and_its_policy(server):
     )
     assert headers["Cache-Control"] == "no-store" and headers["Referrer-Policy"] == "no-referrer"
     assert "Python" not in headers["Server"]
+
+
+def test_what_is_there_before_a_page_lets_its_style_and_script_in():
+    """News are written into it, which leaves its policy as it is."""
+    own = interactive.script()
+    empty = module._page(SimpleNamespace(page=lambda chosen: (0, EMPTY[0], "", EMPTY[1])), [])[1]
+    drawn = module._page(SimpleNamespace(page=lambda chosen: (1, *render([], "").partition("</main>"))), [])[1]
+    assert (
+        empty == drawn and "style-src" in drawn and b64encode(hashlib.sha256(own.encode()).digest()).decode() in drawn
+    )
 
 
 def test_news(server):

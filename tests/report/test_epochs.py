@@ -149,6 +149,25 @@ def test_the_slider_shows_every_epoch(single, finished):
 
 @pytest.mark.slow
 @needs_chromium
+def test_an_epoch_stays_under_a_pointer_over_layers(single):
+    """And without a cursor the slider is where the panels are: at the last epoch."""
+    heading = (
+        "[...document.querySelectorAll('#histogram-last text')].some(each => each.textContent.includes('epoch 2'))"
+    )
+    with tab(single, anchor="#histogram-last&at=epoch:2") as opened:
+        opened.until(f"{READY} && {SLIDER}.value === '2' && {heading}")
+        over = "new PointerEvent('pointermove', {clientX: box.left + box.width / 2, clientY: box.top + box.height / 2})"
+        opened.run("window.profile = document.querySelector('#cushion-median'), box = profile.getBoundingClientRect()")
+        opened.run(f"profile.dispatchEvent({over})")
+        opened.until("document.querySelector('.bar output').textContent.startsWith('layer')")
+        assert opened.run(heading)
+        opened.press("Escape")
+        opened.until(f"!{heading}")
+        assert opened.run(f"[{SLIDER}.value, {SLIDER}.ariaValueText]") == ["6", "epoch 6"]
+
+
+@pytest.mark.slow
+@needs_chromium
 def test_reduced_motion_steps(single):
     with tab(single) as opened:
         opened.send("Emulation.setEmulatedMedia", features=[{"name": "prefers-reduced-motion", "value": "reduce"}])

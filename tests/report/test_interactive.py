@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from lightning_app.common.scripts import squeezed
 from lightning_app.report import write_report
-from lightning_app.report.interactive import script, squeezed
+from lightning_app.report.interactive import script
 from lightning_app.runs import Row, RunFolder
 from tests.report.chromium import needs_chromium, tab
 from tests.report.conftest import bare_run, make_run
@@ -144,6 +145,16 @@ class TestCursor:
         corners = [tuple(map(float, corner.split())) for corner in re.findall(r"[ML] ([-\d.]+ [-\d.]+)", paths)]
         assert len(dots) == 2
         assert all(min(math.dist(dot, corner) for corner in corners) < 0.02 for dot in dots)
+
+    def test_of_many_seeds_the_ends_are_those_of_finite_numbers(self, tmp_path):
+        """With a diverged one named as the most, wherever it stands among them."""
+        values = ["0.5", "nan", "0.25", "0.75", "1e-05", "nan", "0.375", "inf", "0.625"]
+        run = bare_run(tmp_path / "run", members := [f"plain-seed{i:02d}" for i in range(len(values))], 1)
+        run.append([Row(who, 1, 391, "test/error", float(each)) for who, each in zip(members, values, strict=True)])
+        with tab(write_report([run])) as opened:
+            opened.until("document.querySelector('.bar').hidden === false")
+            _, least, most = point(opened, "learning-test-error", "1")
+        assert least == "■ plain, least 1e-05" and most in ("■ plain, most of 9 nan", "■ plain, most of 9 inf")
 
     def test_one_epoch_is_marked_everywhere(self, bank):
         """Also in panels that come into view later; layers are not epochs."""
