@@ -1,5 +1,6 @@
 """Small real training runs for tests: the embedded digits, tiny nets, one thread."""
 
+import copy
 import csv
 import fcntl
 import os
@@ -177,6 +178,17 @@ def with_moved_norms(net: torch.nn.Module) -> torch.nn.Module:
             module.running_mean.normal_(0.0, 0.3)
             module.running_var.uniform_(0.5, 1.5)
     return net
+
+
+def with_statistics_of(images: torch.Tensor, net: torch.nn.Module) -> torch.nn.Module:
+    """A copy in evaluation mode, with the statistics that a pass in training mode leaves in place of those of no data."""
+    found = copy.deepcopy(net).train()
+    for module in found.modules():
+        if isinstance(module, torch.nn.BatchNorm2d):
+            module.momentum = 1.0
+    with torch.no_grad():
+        found(images)
+    return found.eval()
 
 
 def drawn(kind: type[torch.nn.Module], seed: int = 0, **arguments) -> torch.nn.Module:

@@ -53,20 +53,59 @@ def test_measurements_lie_where_the_clocks_say(tmp_path, options, steps):
     assert places(tmp_path) == [(step / 4, step) for step in steps]
 
 
+@pytest.mark.parametrize("every", [1, 3, 5, "powers_of_2"])
+def test_of_several_steps_in_a_batch_each_is_asked_for(every):
+    due = {1, 2, 4, 8, 16, 32} if every == "powers_of_2" else {*range(every, 40, every)}
+    clock = Idle(every_n_steps=every)
+    for before in range(39):
+        assert clock.due_after(before + 1) is (before + 1 in due)
+        for steps in range(before, 40):
+            assert clock.due_after(steps, before) is any(step in due for step in range(before + 1, steps + 1))
+
+
+class Noting(Idle):
+    """It keeps the steps at which it measures."""
+
+    def __init__(self, **clock):
+        super().__init__(**clock)
+        self.measured = []
+
+    def observe(self, trainer, pl_module, epoch):
+        self.measured.append(trainer.global_step)
+
+
 @pytest.mark.parametrize(("every", "steps"), [(3, [0, 3]), (2, [0, 2, 3])])
 def test_a_step_is_measured_once_although_training_ends_with_it(every, steps):
-    measured = []
-
-    class Noting(Idle):
-        def observe(self, trainer, pl_module, epoch):
-            measured.append(trainer.global_step)
-
     class Ends(pl.Callback):  # after the measure, as a Timer and validation within an epoch do
         def on_train_batch_end(self, trainer, *_):
             trainer.should_stop = trainer.global_step == 3
 
-    fit(classifier(), 3, callbacks=[Noting(every_n_steps=every), Ends()], data=digits(**PARTS))
-    assert measured == steps
+    noting = Noting(every_n_steps=every)
+    fit(classifier(), 3, callbacks=[noting, Ends()], data=digits(**PARTS))
+    assert noting.measured == steps
+
+
+def test_a_second_fit_is_measured_at_the_same_steps():
+    noting = Noting(every_n_steps=3)
+    for _ in range(2):
+        fit(classifier(), 1, callbacks=[noting], data=digits(**PARTS))
+    assert noting.measured == [0, 3, 4] * 2
+
+
+@pytest.mark.parametrize(("every", "factors"), [(1, {0: 1, 1: 1, 2: 0.1, 3: 0.01}), (9, {0: 1, 3: 0.01})])
+def test_the_learning_rate_is_that_of_the_epoch_and_not_of_the_next(tmp_path, every, factors):
+    """Also of an epoch that is logged only when training has ended, as nobody knew that it is the last one."""
+
+    class Ends(pl.Callback):
+        def on_train_epoch_end(self, trainer, *_):
+            trainer.should_stop = trainer.current_epoch == 2
+
+    module = classifier(scheduler=lambda optimizer: torch.optim.lr_scheduler.MultiStepLR(optimizer, [1, 2, 3], 0.1))
+    watching = [callbacks.TrainingMetrics(every_n_epochs=every), Ends()]
+    fit(module, 9, callbacks=watching, logger=[RunLogger(tmp_path)], data=digits(**PARTS))
+    rates = RunFolder(tmp_path).log().query("name == 'lr'")
+    expected = {epoch: 0.05 * factor for epoch, factor in factors.items()}
+    assert dict(zip(rates["epoch"], rates["value"], strict=True)) == pytest.approx(expected)
 
 
 def test_training_is_bit_identical_with_every_measure_within_its_epochs(tmp_path):

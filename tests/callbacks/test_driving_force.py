@@ -8,13 +8,12 @@ import torch
 import torch.nn.functional as F
 
 from callbacks import DrivingForce
-from callbacks.measure import isolated
 from lightning_app.measures import Force, compare, driving_force, normalisations_of
 from lightning_app.modules import Arm
 from lightning_app.networks import CifarResNet, layers_of
 from lightning_app.runs import RunFolder
 from lightning_app.runs.loggers import RunLogger
-from tests.helpers import arm, classifier, context, fit, with_moved_norms
+from tests.helpers import arm, classifier, context, fit, with_moved_norms, with_statistics_of
 
 FULL = Arm(net=lambda: CifarResNet(8, width=4))
 NAMES = [f"layer{number:02d}" for number in range(1, 8)]
@@ -50,18 +49,25 @@ def test_each_epoch_is_compared_with_what_the_last_one_predicted(tmp_path):
     assert ("full", 0, "drive/layer01/observed") not in found and ("full", 0, "drive/agrees") not in found
 
 
-def test_they_are_the_forces_of_the_modules_own_loss_on_the_probe():
+@pytest.mark.parametrize(("moved", "double"), [(True, False), (True, True), (False, False)])
+def test_they_are_the_forces_of_the_modules_own_loss_on_the_probe(moved, double):
+    """Before training with the probe's statistics, which a pass in training mode leaves in place of those of no data."""
     module = classifier({"full": FULL}, loss="squared_error")
-    net = with_moved_norms(module.members[0].net)
+    net = with_moved_norms(module.members[0].net) if moved else module.members[0].net
     of_net = context(net, module.loss)
-    found = DrivingForce(samples=12).evaluate(of_net)
-    with isolated(net):
-        few = of_net.samples(12)
-        norms = normalisations_of(net, few[0][0][:1])
-        expected = driving_force(net, few, layers_of(net), norms, module.loss)
-        other = driving_force(net, few, layers_of(net), norms, F.cross_entropy)
+    found = DrivingForce(samples=12, double=double).evaluate(of_net)
+    measured = net.eval() if moved else with_statistics_of(torch.cat([inputs for inputs, _ in of_net.batches()]), net)
+    few = of_net.samples(12)
+
+    def forces(of, loss, double):
+        return driving_force(of, few, layers_of(of), normalisations_of(of, few[0][0][:1]), loss, double)
+
+    expected = forces(measured, module.loss, double)
+    others = [forces(measured, F.cross_entropy, double), forces(measured, module.loss, not double)]
+    others += [forces(net.eval(), module.loss, double)] if not moved else []
     for name in [*NAMES, "scale"]:
-        assert asdict(found[f"drive/{name}"]) == asdict(expected[name]) != asdict(other[name])
+        assert asdict(found[f"drive/{name}"]) == asdict(expected[name])
+        assert all(asdict(other[name]) != asdict(expected[name]) for other in others)
 
 
 def test_a_net_without_normalisation_has_the_scale_only(tmp_path):

@@ -86,6 +86,14 @@ def test_run_folder_has_a_column_for_the_member_and_arrays_beside(tmp_path):
     np.testing.assert_array_equal(arrays["plain/cushion/layer10/samples"], result(0.5).samples)
 
 
+def test_what_lies_outside_a_histogram_is_counted_below_and_above(tmp_path):
+    found = histogram(torch.tensor([-1.0, 0.5, 2.0, 3.0]), torch.linspace(0, 1, 5))
+    log_all(
+        RunLogger(tmp_path), [("net", torch.nn.Identity())], [Result(0.5, 3, torch.zeros(()), torch.zeros(2), found)]
+    )
+    assert RunFolder(tmp_path).arrays(2, "family")["net/cushion/layer10/histogram/outside"].tolist() == [1, 2]
+
+
 @pytest.mark.parametrize(
     ("members", "key"), [(("net",), "cushion/layer10/median"), (("a", "b"), "cushion/layer10/median/a")]
 )
@@ -181,7 +189,13 @@ def test_tensorboard_draws_the_histogram_of_all_seeds_of_an_arm(tmp_path):
     events = EventAccumulator(logger.log_dir).Reload()
     assert set(events.Tags()["histograms"]) == {f"cushion/layer10/histogram/{arm}" for arm in ARMS}
     (drawn,) = events.Histograms("cushion/layer10/histogram/plain")
-    assert drawn.histogram_value.num == 3 * 11
+    shape = drawn.histogram_value
+    samples = np.concatenate([result(value).samples for value in values_of(bank_of(("plain",)))])
+    counts, edges = np.histogram(samples, np.linspace(0, 1, 5))
+    centres = (edges[1:] + edges[:-1]) / 2  # which stand for the samples of a bin
+    assert (list(shape.bucket_limit), list(shape.bucket)) == (edges[1:].tolist(), counts.tolist())
+    assert (shape.min, shape.max, shape.num) == (0, 1, 3 * 11)
+    np.testing.assert_allclose((shape.sum, shape.sum_squares), (counts @ centres, counts @ centres**2), rtol=1e-12)
     assert events.Scalars("seed/12/cushion/layer10/median/plain")[0].step == 2
 
 

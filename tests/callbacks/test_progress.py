@@ -11,7 +11,7 @@ from pytorch_lightning.callbacks import ModelCheckpoint
 from torch import nn
 
 from callbacks import ProgressLines, TrainingMetrics, training
-from callbacks.measure import Measure
+from callbacks.measure import LoggingCallback, Measure
 from lightning_app.runs import RunFolder
 from lightning_app.runs.loggers import RunLogger
 from tests.helpers import classifier, digits, fit, trainer
@@ -55,9 +55,16 @@ class Slow(Measure):
         return {}
 
 
-def test_the_time_of_an_epoch_is_without_measures(tmp_path):
-    callbacks = [Slow(every_n_steps=1), TrainingMetrics()]
-    fit(classifier(), 2, digits(), callbacks=callbacks, logger=[RunLogger(tmp_path)])
+class SlowWatch(LoggingCallback):
+    """The same of one that has no clock, as `TwinDivergence`."""
+
+    def on_train_batch_end(self, *_):
+        self.spent += 1000
+
+
+@pytest.mark.parametrize("make", [lambda: Slow(every_n_steps=1), SlowWatch])
+def test_the_time_of_an_epoch_is_without_measures(make, tmp_path):
+    fit(classifier(), 2, digits(), callbacks=[make(), TrainingMetrics()], logger=[RunLogger(tmp_path)])
     times = RunFolder(tmp_path).log().query("name == 'time/epoch'")["value"]
     assert len(times) == 2 and (times < -1000).all()
 

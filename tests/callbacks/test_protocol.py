@@ -33,7 +33,7 @@ from lightning_app.networks import SimplifiedNet, layers_of
 from lightning_app.runs import RunFolder
 from lightning_app.runs.loggers import RunLogger
 from lightning_app.runs.members import members_of
-from tests.helpers import same_weights, shipped, trainer
+from tests.helpers import classifier, same_weights, shipped, trainer
 
 MEASURES = [*shipped(callbacks.Measure), callbacks.TwinDivergence]
 
@@ -128,6 +128,15 @@ def test_several_networks_are_named_in_members():
     critic, _ = contexts_of(trainer(), two, 3)
     assert (critic.name, critic.net, critic.epoch) == ("critic", two.critic, 3)
     assert critic.others == {"generator": "generator"}
+
+
+def test_the_others_of_a_net_are_of_its_seed():
+    """With which `DistanceFromStart` compares: nets of one seed start from the same draws."""
+    nets = {each.name: each for each in contexts_of(trainer(), classifier(seeds=2), 0)}
+    assert len({(each.arm, each.seed) for each in nets.values()}) == 4
+    for each in nets.values():
+        ((arm, name),) = each.others.items()
+        assert arm == nets[name].arm != each.arm and nets[name].seed == each.seed
 
 
 LISTS = [nn.ModuleList([nn.Linear(2, 2)]), nn.ModuleList([nn.Sequential(nn.ReLU(), nn.Tanh())])]
@@ -234,7 +243,7 @@ def test_samples_are_taken_once_evenly_and_with_seeded_draws():
 
     class Noisy(Dataset):
         def __len__(self):
-            return 2 * PROBE
+            return 5 * PROBE // 2
 
         def __getitem__(self, row):
             asked.append(row)
@@ -246,7 +255,7 @@ def test_samples_are_taken_once_evenly_and_with_seeded_draws():
     state = torch.get_rng_state()
     first, again = (torch.cat([x for x, _ in probe_of(made)]) for _ in range(2))
     assert torch.equal(first, again) and torch.equal(torch.get_rng_state(), state)
-    assert asked == list(range(0, 2 * PROBE, 2))
+    assert asked == [5 * number // 2 for number in range(PROBE)]
 
 
 def test_samples_are_of_those_that_are_trained_on():
@@ -285,6 +294,13 @@ def test_samples_go_through_the_hooks_of_a_batch_as_in_validation(tmp_path):
         risk = F.cross_entropy(module.eval()(inputs), labels)
     log = RunFolder(tmp_path).log().set_index(["epoch", "name"])["value"]
     assert log[1, "probe/risk"] == pytest.approx(float(risk), rel=1e-6)
+
+
+def test_samples_have_the_precision_of_training():
+    made = trainer(1, precision="64-true")
+    made.fit(Foreign(), DataLoader(images(16), batch_size=16))
+    ((inputs, _),) = probe_of(made)
+    assert inputs.dtype == torch.float64
 
 
 def test_another_fit_has_samples_of_its_own():

@@ -40,7 +40,10 @@ def arrays(run: RunFolder, epoch: int) -> dict[str, np.ndarray]:
 
 
 def test_steps_of_an_epoch_are_arrays_and_its_end_is_a_row_of_the_twin(tmp_path):
-    run = watch(tmp_path, TrainingMetrics(), epochs=3, limit_val_batches=1.0)
+    own = TwinDivergence()
+    run = watch(tmp_path, TrainingMetrics(), epochs=3, limit_val_batches=1.0, callback=own)
+    costs = run.log().query("name == 'cost/twin'")["value"]
+    assert len(costs) == 4 and costs.sum() == pytest.approx(own.spent)
     for epoch in (1, 2, 3):
         steps, end = arrays(run, epoch), numbers(run, epoch)
         assert steps.keys() == FIELDS

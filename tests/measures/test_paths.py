@@ -194,6 +194,9 @@ def test_effective_depth_does_not_depend_on_batches_chunks_and_memory(monkeypatc
     net = awake(CifarResNet(8, width=4))
     x, labels = torch.randn(5, 3, 8, 8, dtype=torch.float64), torch.arange(5)
     expected = effective_depth(net, [(x, labels)])
+    squares = path_gradients(net, x, labels).gradients.square().sum(1)
+    assert torch.allclose(expected.gradients, squares)
+    assert expected.gradient == pytest.approx(float(expected.lengths.double() @ squares / squares.sum()))
     monkeypatch.setattr(lengths, "CHUNK", 2)
     monkeypatch.setattr(lengths, "GRADIENT_CHUNK", 2)
     monkeypatch.setattr(lengths, "MEMORY", 1)
@@ -206,13 +209,17 @@ def test_effective_depth_does_not_depend_on_batches_chunks_and_memory(monkeypatc
     assert found.relative == found.effective / 7
 
 
-def test_the_share_of_biases_is_negative_where_they_cancel_what_comes_from_the_input():
-    """The readout R of x + W x + b with b = -W x: from the input come |R x|^2 + |R W x|^2, and all is |R x|^2."""
+@pytest.mark.parametrize("outputs", [1, 4])
+def test_the_share_of_biases_is_negative_where_they_cancel_what_comes_from_the_input(outputs):
+    """The readout R of x + W x + b with b = -W x: from the input come |R x|^2 + |R W x|^2, and all is |R x|^2.
+
+    Less what all classes have in common; a single output is not one of several.
+    """
 
     class Cancelling(nn.Module):
         def __init__(self):
             super().__init__()
-            self.inner, self.readout = nn.Linear(3, 3), nn.Linear(3, 4)
+            self.inner, self.readout = nn.Linear(3, 3), nn.Linear(3, outputs)
 
         def forward(self, x):
             return self.readout(x + self.inner(x))
@@ -221,10 +228,12 @@ def test_the_share_of_biases_is_negative_where_they_cancel_what_comes_from_the_i
     net, x = Cancelling().double().eval(), torch.randn(1, 3, dtype=torch.float64)
     branch, R = x @ net.inner.weight.detach().T, net.readout.weight.detach()
     net.inner.bias.data = -branch[0]
-    past, through = ((y - y.mean()).square().sum() for y in (x @ R.T, branch @ R.T))
-    found = effective_depth(net, [(x, torch.tensor([1]))])
+    mean = torch.mean if outputs > 1 else torch.zeros_like
+    past, through = ((y - mean(y)).square().sum() for y in (x @ R.T, branch @ R.T))
+    found = effective_depth(net, [(x, torch.tensor([0]))])
     assert found.bias_share == pytest.approx(float(-through / past), rel=1e-12)
     assert (found.effective, found.coherent) == (pytest.approx(0, abs=1e-12), pytest.approx(0, abs=1e-12))
+    assert found.effective_input == pytest.approx(float(through / (past + through)), rel=1e-12)
 
 
 def test_what_all_classes_share_does_not_count():

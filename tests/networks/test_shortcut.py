@@ -95,6 +95,8 @@ def test_xavier_has_the_variance_of_both_fans():
     assert weights.dtype == torch.float64
     assert float(weights.mean()) == pytest.approx(0, abs=4 * (0.1 / weights.numel()) ** 0.5)
     assert float(weights.var()) == pytest.approx(0.1, rel=4 * (2 / weights.numel()) ** 0.5)
+    small = draw((200, 10, 10), "zero", scale=0.03, generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(small, 0.03 * weights, rtol=1e-14, atol=0)  # the same draw, a fraction of it
 
 
 def test_orthogonal_matrices_are_orthogonal_and_of_either_determinant():
