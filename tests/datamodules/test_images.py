@@ -156,7 +156,10 @@ LABELS = torch.tensor([0, 1, 1])
             {"train_images": np.zeros((3, 8, 8, 3), np.uint8)},
             r"a tensor of 3 samples, .* got ndarray uint8 \(3, 8, 8, 3\)",
         ),
-        ({"train_labels": LABELS + 1}, "train_labels .* from 0 to 1, as class_names has 2 names, got labels from 1 to 2"),
+        (
+            {"train_labels": LABELS + 1},
+            "train_labels .* from 0 to 1, as class_names has 2 names, got labels from 1 to 2",
+        ),
         ({"test_labels": LABELS - 1}, "test_labels .* got labels from -1 to 0"),
         ({"test_images": torch.zeros(3, 8, 9, 3, dtype=torch.uint8)}, r"for training, \(8, 8, 3\), got \(8, 9, 3\)"),
     ],
