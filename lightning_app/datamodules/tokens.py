@@ -236,7 +236,7 @@ def hop(tokens: Tensor, hops: int) -> Tensor:
     after = torch.arange(1, length)  # a position, and the token before it
     for _ in range(hops):
         here = tokens.gather(1, positions.unsqueeze(1))
-        found = (tokens[:, :-1] == here) & (after <= positions.unsqueeze(1)) & (positions > 0).unsqueeze(1)
+        found = (tokens[:, :-1] == here) & (after <= positions.unsqueeze(1))  # none from 0 on, which stays 0
         positions = (found * after).amax(1)
     return positions
 

@@ -78,6 +78,13 @@ def test_a_checkpoint_without_optimizer_state_of_a_sequence_is_taken_too(saved):
     assert state["state"] == {} and len(state["param_groups"][0]["params"]) == checkpoint["parameters"]["plain-seed04"]
 
 
+def test_what_a_callback_keeps_of_some_members_is_that_of_the_member_if_it_is_one_of_them(saved):
+    checkpoint = AtomicCheckpointIO().load_checkpoint(saved)
+    checkpoint["callbacks"] = {"Some": {"seen": {"residual-seed01": 3, "residual-seed04": 5}, "rate": {"every": 2}}}
+    for member, seen in (("residual-seed01", {"net": 3}), ("plain-seed01", {})):
+        assert extract_member(checkpoint, member)["callbacks"] == {"Some": {"seen": seen, "rate": {"every": 2}}}
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

@@ -145,8 +145,8 @@ def one_run_a_net(folder: Path, epoch: int, without: str = "nothing") -> list[st
     run = RunFolder(folder / "bad4")
     epochs = ("epoch", *map(str, range(epoch)))
     log = run.path / "log.csv"
-    rows = [row for row in log.read_text().splitlines(keepends=True) if row.split(",")[1] in epochs]
-    log.write_text("".join(row for row in rows if without not in row))
+    rows = log.read_text().splitlines(keepends=True)
+    log.write_text("".join(row for row in rows if row.split(",")[1] in epochs and without not in row))
     run.add_divergence(epoch, f"the loss of member 'bad-seed04' stopped being a number in epoch {epoch} (step 12).")
     return ["compare", f"{folder}/good*", f"{folder}/bad*"]
 

@@ -8,6 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lightning_app.common.batch_plan import BatchPlan
 from lightning_app.common.errors import UserError
 from lightning_app.datamodules import Splits
 from lightning_app.datamodules.base import stratified_rows
@@ -48,6 +49,15 @@ def test_evaluation_on_training_images_is_not_augmented():
         assert torch.equal(images, same)
 
 
+def test_images_are_put_on_the_device_once_for_each_memory_format():
+    data = Synthetic()
+    for channels_last in (False, True, False):
+        data.use_plan(BatchPlan(channels_last=channels_last))
+        images, _ = next(iter(data.test_dataloader()))
+        assert images.is_contiguous(memory_format=torch.channels_last) == channels_last
+        assert data._on_device("test") is data._on_device("test")
+
+
 def test_validation_split_is_stratified_deterministic_and_its_own():
     first, again, other = (Synthetic(val_size=12, split_seed=seed) for seed in (1, 1, 2))
     val, train = first._rows["val"], first._rows["train"]
@@ -58,9 +68,10 @@ def test_validation_split_is_stratified_deterministic_and_its_own():
 
 
 def test_train_limit_is_balanced_and_grows():
-    few, more = (Synthetic(train_limit=limit, val_size=6)._rows["train"] for limit in (12, 30))
-    assert (few % 3).bincount().tolist() == [4, 4, 4]
-    assert set(few.tolist()) < set(more.tolist())
+    for seed in range(4):
+        few, more = (Synthetic(train_limit=n, val_size=6, split_seed=seed)._rows["train"] for n in (12, 30))
+        assert (few % 3).bincount().tolist() == [4, 4, 4]
+        assert set(few.tolist()) < set(more.tolist())
     assert len(Synthetic(train_limit=12).train_dataloader()) == 1
     assert len(Synthetic(train_limit=1000)._rows["train"]) == 60
 
@@ -73,6 +84,10 @@ def test_probe_is_fixed_balanced_and_of_the_training_split():
     assert torch.cat([labels for _, labels in first]).bincount().tolist() == [5, 5, 5]
     assert set(probe) <= set(data._rows["train"].tolist())
     assert [len(batch) for batch, _ in first] == [10, 5]
+    drawn = [
+        [rows(images) for images, _ in Synthetic(probe_size=15, split_seed=seed).probe_loader()] for seed in (1, 2)
+    ]
+    assert drawn[0] != drawn[1]
     assert sum(len(labels) for _, labels in Synthetic(probe_size=1000).probe_loader()) == 60
 
 

@@ -140,6 +140,9 @@ def test_a_batch_in_flight_comes_again():
 
 
 def test_another_batch_size_in_the_middle_of_an_epoch_is_refused():
-    with pytest.raises(ValueError, match="stopped after 2 batches of 16, got batch_size=8"):
-        EpochLoader(SOURCE, 8).load_state_dict(stopped_after(2))
-    EpochLoader(SOURCE, 8).load_state_dict(stopped_after(4))
+    whole = len(EpochLoader(SOURCE, 16))
+    for steps in range(1, whole):
+        with pytest.raises(ValueError, match=f"stopped after {steps} batches of 16, got batch_size=8"):
+            EpochLoader(SOURCE, 8).load_state_dict(stopped_after(steps))
+    for steps in (0, whole):
+        EpochLoader(SOURCE, 8).load_state_dict(stopped_after(steps))

@@ -85,6 +85,27 @@ def test_running_risk_weighs_batches_by_their_size():
     assert metric.compute() == {"risk": 2.0, "error": pytest.approx(1 / 6)}
 
 
+def test_the_mean_of_equal_risks_is_that_risk_to_its_last_bit():
+    metric, risk = RiskAndError(), torch.tensor(0.1)
+    for samples in (3, 7):
+        metric.update(risk, torch.eye(10)[:samples], torch.arange(samples))
+    assert metric.compute()["risk"] == pytest.approx(float(risk), rel=1e-15)
+
+
+@pytest.mark.parametrize("batches", [0, 2])
+def test_sums_that_are_put_back_are_those_of_before(batches):
+    """Before the first batch there is no mean to be logged, after a resume neither."""
+    before, after, elsewhere = RiskAndError(), RiskAndError(), RiskAndError()
+    for _ in range(batches):
+        before.update(torch.tensor(0.5), torch.eye(4), torch.tensor([0, 1, 2, 2]))
+    after.restore(before.sums())
+    elsewhere.restore(before.sums(), ours=False)
+    assert before.update_called == after.update_called == elsewhere.update_called == bool(batches)
+    assert int(elsewhere.count) == 0
+    if batches:
+        assert after.compute() == before.compute() == {"risk": 0.5, "error": 0.25}
+
+
 def test_of_outputs_that_are_no_numbers_neither_risk_nor_error_is_one():
     """Their largest entry would be some class, and right for some of the samples."""
     metric = RiskAndError()
@@ -149,6 +170,10 @@ def test_learning_rate_schedule_steps_after_each_epoch():
     ("wrong", "message"),
     [
         ({"optimizer": lambda p: torch.optim.SGD(p, 0.1, weight_decay=1e-4)}, "model.weight_decay"),
+        (
+            {"optimizer": lambda p: torch.optim.SGD([{"params": [*p], "weight_decay": 1e-4}], 0.1)},
+            "model.weight_decay",
+        ),
         ({"arms": {"net": arm(True, num_classes=7)}}, r"outputs \(7,\) for a sample, the data have 10 classes"),
         (
             {"arms": {"net": arm(True, in_channels=1)}},

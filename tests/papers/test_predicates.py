@@ -275,6 +275,11 @@ def test_a_seed_that_is_not_a_number_is_said_also_where_nothing_is_tested():
     assert judge(Claim("q", 1.0, "t", (judged("", Sample((1.0,)), above(0), shown=ours),))) == lost
 
 
+def test_a_range_is_of_the_finite_values():
+    assert Sample((math.nan, 1.0, math.inf, 3.25, -math.inf)).range == "1 to 3.25"
+    assert Sample((math.nan, math.inf)).range == Sample(()).range == ""
+
+
 def test_samples_are_combined_seed_by_seed_and_stay_marked():
     part = Sample((1.0, 2.0), "epoch 1 of 2")
     assert Sample((2.0, 6.0)) / part == Sample((2.0, 3.0), "epoch 1 of 2")

@@ -179,9 +179,11 @@ def test_of_two_to_five_seeds_nothing_is_concluded(nets):
 
 
 @pytest.mark.parametrize(
-    ("residual", "conclusion"), [(1.04, UNRESOLVED), (1.06, LARGER), (0.94, SMALLER), (1.0, UNRESOLVED)]
+    ("residual", "conclusion"),
+    [(1.04, UNRESOLVED), (1.052, UNRESOLVED), (1.06, LARGER), (0.94, SMALLER), (1.0, UNRESOLVED)],
 )
 def test_one_seed_has_to_differ_by_more_than_a_twentieth(nets, residual, conclusion):
+    """Of the larger one."""
     values = {"plain": 1.0, "residual": residual}
     run = nets({arm: {"measure/a": x, "measure/b": -x} for arm, x in values.items()})
     one, other = entry(run).conventions

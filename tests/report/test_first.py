@@ -203,6 +203,7 @@ def test_they_are_first_and_each_leads_to_its_figure(bank, tmp_path):
 def test_before_them_stands_how_far_the_runs_are_how_good_and_what_it_took(bank, tmp_path):
     bank.append([Row("", EPOCHS, EPOCHS, "time/epoch", 90.0), Row("", EPOCHS, EPOCHS, "cost/hessian", 30.0)])
     other = run_of(tmp_path / "other", {"net": {"test/error": 0.3 + NOISE[:1]}}, {"trainer": {"max_epochs": 20}})
+    other.append([Row("", 5, 5, "time/epoch", 9.0)])  # not looked at in every epoch
     errors = f"Last test error: plain {brief(0.3 + NOISE.min(), 3)} to {brief(0.3 + NOISE.max(), 3)} (13 seeds); "
     took = "Time taken: training and evaluation 90 s, measures 30 s."
     (alone,) = {first.section(gather([bank]), ()).lead}

@@ -33,6 +33,13 @@ def test_what_was_measured_earlier_says_when_and_validation_stands_in_for_test(t
     assert found.head[3] == "val error" and found.rows == [["net", "1.500", "-", "0.2500 (epoch 2)", "-"]]
 
 
+def test_errors_are_of_the_test_data_where_there_are_validation_data_too(tmp_path):
+    run = RunFolder(tmp_path / "both")
+    run.append([Row("net", 2, 10, "val/error", 0.25), Row("net", 2, 10, "test/error", 0.5)])
+    found = summary(run)
+    assert found.head[3] == "test error" and found.rows[0][3] == "0.5000"
+
+
 def test_no_numbers_yet(tmp_path):
     run = RunFolder(tmp_path / "empty")
     run.append([])

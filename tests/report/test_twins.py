@@ -4,6 +4,7 @@ import math
 import re
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from lightning_app.report import write_report
@@ -111,6 +112,13 @@ def test_a_long_run_is_thinned_and_keeps_its_ends(run):
     assert len(steps) == 200
     assert (steps[0], steps[-1]) == (1, 3000)
     assert sum(len(panel.svg) for panel in section(run).blocks[0].panels) < 100_000
+
+
+def test_a_mean_of_neighbouring_steps_stands_at_the_last_of_them():
+    line = pd.Series(np.arange(3.0 * twins.SHOWN), np.arange(1, 3 * twins.SHOWN + 1))
+    expected = line.iloc[1::3].to_numpy()  # the middle one of three
+    pd.testing.assert_series_equal(twins._means(line), pd.Series(expected, line.index[2::3]))
+    assert twins._means(line.iloc[: twins.SHOWN]).equals(line.iloc[: twins.SHOWN])
 
 
 def test_four_panels_with_the_flip_and_the_laws(run):

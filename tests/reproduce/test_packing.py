@@ -291,6 +291,14 @@ def test_any_damage_is_one_message_that_names_the_file(packed, data):
     assert damage(packed) == []
 
 
+def test_packing_again_mends_what_was_damaged(tmp_path):
+    run, target = write_run(tmp_path / "live"), tmp_path / "packed"
+    pack(run, target, True, KEPT)
+    whole = contents(target)
+    (target / "log.csv.xz").write_bytes(b"nothing")
+    assert pack(run, target, True, KEPT) and contents(target) == whole
+
+
 def test_a_file_that_was_not_packed_is_named(packed):
     (packed / "measurements" / "other.npz").write_bytes(b"")
     try:
@@ -450,6 +458,15 @@ def test_of_two_copies_of_a_run_the_further_one_counts(leave, tmp_path, live_epo
     assert run.folder.path.is_relative_to(tmp_path / counts)
 
 
+def test_of_two_copies_as_far_the_finished_one_counts(leave, tmp_path):
+    """Whatever the other has: what is finished is not trained again."""
+    keep(leave(RUN, one), tmp_path)
+    live = leave(RUN, one, finished=False)
+    shutil.copy(tmp_path / "results" / "yu-tomasi" / "runs" / "depth20" / "id", live.path / "id")
+    assert PLAN.state(tmp_path / "runs") == "epoch 200 of 200"
+    assert PLAN.state(tmp_path / "runs", tmp_path / "results") == "finished"
+
+
 def test_runs_of_different_seeds_kept_in_folders_of_their_own_all_count(leave, tmp_path):
     for seed in PLAN.seeds:
         keep(leave(RUN, one, seeds=(seed,)), tmp_path)
@@ -497,6 +514,20 @@ def test_of_two_live_runs_of_the_same_seeds_the_further_one_is_kept(leave, tmp_p
     evidence = contents(tmp_path / "results")
     kept(tmp_path)
     assert contents(tmp_path / "results") == evidence
+
+
+def test_what_finished_is_kept_beside_others_of_the_same_seeds(leave, tmp_path):
+    """Also without weights, which the other has."""
+    leave(NAMED, one, seeds=(0,)).identifier()
+    assert kept(tmp_path) == {"depth32~0-0": 200}
+    shutil.rmtree(tmp_path / "runs")
+    leave(NAMED, one).identifier()
+    kept(tmp_path)
+    weights = tmp_path / "results" / "yu-tomasi" / "runs" / "depth32" / WEIGHTS
+    weights.parent.mkdir()
+    weights.write_bytes(b"weights")
+    leave(NAMED, one, seeds=(1,), name="depth32~2").identifier()
+    assert kept(tmp_path) == {"depth32~0-0": 200, "depth32~1-1": 200, "depth32": 200}
 
 
 def test_a_live_run_without_its_checkpoint_does_not_take_the_weights_of_the_evidence_away(leave, tmp_path):

@@ -6,6 +6,7 @@ import subprocess
 from pathlib import Path
 
 import jsonschema
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,6 +16,7 @@ from lightning_app.papers import predicates
 from lightning_app.papers.predicates import Within
 from lightning_app.papers.records import read_record, rows_of, value, verdict_of
 from lightning_app.papers.verdicts import Basis, Class, Sample, Varies, Verdict
+from lightning_app.reproduce.tables import frame
 from tests.helpers import ROOT
 
 SCHEMA = json.loads((ROOT / "results" / "verdict.schema.json").read_text())
@@ -46,6 +48,18 @@ def test_any_numbers_go_through_json_and_keep_to_the_schema(values, scale):
     assert all(a == b or (math.isnan(a) and math.isnan(b)) for a, b in zip(again, values, strict=True))
     assert reading["n"] == len(values)
     assert (reading["mean"] is None, reading["sd"] is None) == (not values, len(values) < 2)
+
+
+def test_a_table_has_mean_sd_and_what_the_mean_is_of_the_paper_s_number():
+    claims = [
+        predicates.tested("mu", 2.0, Within(1.0, 0.5), Sample((1.0, 4.0))),
+        predicates.tested("nothing measured", 2.0, Within(1.0, 0.5), Sample(())),
+        predicates.shown("zero", 0.0, "one run", Sample((3.0,))),
+    ]
+    full = frame(rows_of(claims, Class.TRAINED, "paper"))[["ours", "sd", "n", "ratio"]]
+    nan = math.nan
+    expected = [[2.5, 4.5**0.5, 2, 1.25], [nan, nan, 0, nan], [3.0, nan, 1, nan]]
+    assert full.to_numpy(float) == pytest.approx(np.array(expected), nan_ok=True)
 
 
 def test_how_far_reduced_scale_went_stands_with_what_it_judged_and_nowhere_else():

@@ -49,6 +49,15 @@ def test_a_run_stopped_before_its_first_checkpoint_counts_for_nothing(leave, tmp
     assert PLAN.state(tmp_path / "runs") == "not run"
 
 
+def test_a_run_that_was_made_shorter_and_ended_is_not_finished(leave, tmp_path):
+    """Epochs can be given on top of the plan's."""
+    folder = leave(RUN, one, epochs=(0, 12))
+    assert (folder.finished, PLAN.state(tmp_path / "runs")) == (12, "not run")
+    folder.checkpoints.mkdir()
+    (folder.checkpoints / "last.ckpt").write_bytes(b"a checkpoint")
+    assert PLAN.state(tmp_path / "runs") == "epoch 12 of 200"
+
+
 def test_runs_of_other_names_and_settings_are_left_alone(leave, tmp_path):
     leave(RUN, one, name="depth200")
     leave(RUN, one, scale=SMOKE)
