@@ -369,7 +369,8 @@ class StatefulMeasure(Measure):
                 with isolated(context.net), unlogged(pl_module):
                     self.begin(context)
             except Exception as error:
-                self._go_on(trainer, f"cannot measure '{context.name}'", context.epoch, error)
+                self._go_on(f"cannot measure '{context.name}'", context.epoch, error)
+        self.write_notes(trainer)
 
     @override
     def state_dict(self) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from torch import nn
 
 import callbacks
 from callbacks.log import flatten
-from callbacks.measure import Measure, is_fatal, ran_out_of_memory
+from callbacks.measure import Measure, StatefulMeasure, is_fatal, ran_out_of_memory
 from lightning_app.common.errors import UserError
 from lightning_app.measures import recalibrated
 from lightning_app.modules import Arm
@@ -168,6 +168,28 @@ def test_the_next_run_of_the_same_objects_has_notes_layers_and_keys_too(tmp_path
     assert first.notes() == second.notes() and len(first.notes()) >= 2
     assert first.layers() == second.layers() and first.layers()
     assert first.described_keys() == second.described_keys() == {"failing": "nothing"}
+
+
+def test_what_cannot_begin_is_noted_and_stops_only_a_strict_measure(tmp_path):
+    class Unready(StatefulMeasure):
+        family = "unready"
+
+        def begin(self, context):
+            raise KeyError("once")
+
+        def measure(self, context):
+            return {"unready": 0.0}
+
+    def strictly():
+        measure = Unready()
+        measure.strict = True
+        return measure
+
+    run(tmp_path, Unready())
+    messages = [f"Unready cannot measure '{name}' before training: KeyError: 'once'" for name in ("plain", "full")]
+    assert RunFolder(tmp_path).notes() == messages and logged(tmp_path, "unready").keys() >= {("full", 0), ("full", 2)}
+    with pytest.raises(KeyError, match="once"):
+        run(None, strictly())
 
 
 def test_what_a_measure_leaves_out_is_noted_in_the_run_folder(tmp_path, caplog):
