@@ -321,6 +321,14 @@ def test_a_seed_that_is_not_done_is_in_no_mean_of_those_that_are(leave, made, tm
     assert "depth20 200 of 200 epochs, 2 of 3 seeds, 1 more at epoch 1;" in said
 
 
+def test_the_figure_of_table_1_shows_no_net_that_is_still_training(leave, results):
+    leave(SEED_RUNS["depth20"], table_1_numbers(20), seeds=(0,))
+    leave(SEED_RUNS["depth32"], table_1_numbers(32), finished=False, epochs=(0, 1))
+    artefact, found = results("table-1", "yu-tomasi")
+    left = artefact.draw(found).axes[0]
+    assert [[*bars.lines[0].get_xdata()] for bars in left.containers] == [[20], [20]]  # plain, residual
+
+
 def table_3_numbers():
     def numbers(arm: str, seed: int, epoch: int) -> dict[str, float]:
         family = "weight_mass" if arm == "plain" else "weight_mass_transferred"

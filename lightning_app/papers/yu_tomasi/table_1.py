@@ -173,13 +173,19 @@ def draw_table_1(results: Results) -> figures.Figure:
 
 
 def draw_against_depth(results: Results, run: Callable[[str, int], str], table: Table) -> figures.Figure:
-    """L and E by depth: the paper's as open circles, ours as dots with standard deviations."""
+    """L and E by depth: the paper's as open circles, ours as dots with standard deviations, of seeds that are done."""
     figure, ((left, right),) = figures.canvas(1, 2)
     for axes, symbol, title in ((left, "L", "training loss L (nats)"), (right, "E", "test error E")):
         for arm in ARMS:
             look = {"color": figures.colour(arm), "label": f"{arm}, paper"}
             axes.plot(DEPTHS, [table[arm, depth]["LCE".index(symbol)] for depth in DEPTHS], "o", mfc="none", **look)
-            ours = {depth: results.final(run(arm, depth), arm, NUMBERS[symbol]) for depth in DEPTHS}
+            runs = {depth: run(arm, depth) for depth in DEPTHS}
+            done = [
+                depth
+                for depth in DEPTHS
+                if results.epochs(runs[depth]) in results.epochs_of_seeds(runs[depth]).values()
+            ]
+            ours = {depth: results.final(runs[depth], arm, NUMBERS[symbol]) for depth in done}
             there = {depth: sample for depth, sample in ours.items() if sample.count}
             spread = [0 if math.isnan(sample.sd) else sample.sd for sample in there.values()]
             means = [sample.mean for sample in there.values()]
