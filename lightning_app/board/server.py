@@ -3,7 +3,6 @@
 A token in the path and not a cookie: browsers send the cookies of 127.0.0.1 to every port, other people's servers among them.
 """
 
-import hashlib
 import hmac
 import re
 import secrets
@@ -11,7 +10,6 @@ import socket
 import sys
 import threading
 import time
-from base64 import b64encode
 from collections.abc import Sequence
 from html import unescape
 from http import HTTPStatus
@@ -24,7 +22,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from lightning_app.board.views import Board
 from lightning_app.common.errors import UserError
-from lightning_app.common.scripts import policy, squeezed
+from lightning_app.common.scripts import policy, source, squeezed
 
 __all__ = ["Server"]
 
@@ -189,8 +187,7 @@ def _page(board: Board, chosen: Sequence[str]) -> tuple[str, str]:
     """The page with what keeps it up to date, and its content security policy: its own, and what that needs."""
     step, before, main, after = board.page(chosen)
     own = POLICY.search(before)
-    digest = b64encode(hashlib.sha256(SCRIPT.encode()).digest()).decode()
-    allowed = re.sub("(?<=script-src )", f"'sha256-{digest}' ", unescape(own[1]) if own else UNDRAWN)
+    allowed = re.sub("(?<=script-src )", f"{source(SCRIPT)} ", unescape(own[1]) if own else UNDRAWN)
     allowed = allowed.replace("connect-src ", "connect-src 'self' ").replace("form-action 'none'", "form-action 'self'")
     live = f'<p id="live" class="notice" role="status" data-step="{step}"></p><script>{SCRIPT}</script>'
     page = POLICY.sub('<link rel="icon" href="data:,">', before) + main + after.replace("</body>", f"{live}</body>")

@@ -4,7 +4,7 @@ import base64
 import hashlib
 import re
 
-__all__ = ["policy", "squeezed"]
+__all__ = ["policy", "source", "squeezed"]
 
 # What stays as it is in a script (texts, templates with templates one deep, regular expressions: no space after their first
 # slash), comments, the last semicolon of a block, signs with the spaces around them, other spaces. "a - -b" is no "a--b".
@@ -23,8 +23,12 @@ def squeezed(text: str) -> str:
     return short
 
 
+def source(text: str) -> str:
+    """How a policy names a script that may run: by its SHA-256."""
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+
 def policy(text: str) -> str:
     """What the page may load and run: its own styles, pictures that it makes of its panels, and this script."""
-    digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
-    allowed = ("style-src 'unsafe-inline'", "img-src data:", "connect-src data:", f"script-src 'sha256-{digest}'")
+    allowed = ("style-src 'unsafe-inline'", "img-src data:", "connect-src data:", f"script-src {source(text)}")
     return "; ".join(["default-src 'none'", *allowed, "base-uri 'none'", "form-action 'none'"])

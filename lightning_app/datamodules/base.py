@@ -48,11 +48,11 @@ class Splits:
                     f"{split}_images of a data set must be a tensor of {len(labels)} samples, as there are labels, got "
                     f"{_kind(samples)}."
                 )
-            classes, (least, largest) = len(self.class_names), labels.aminmax() if len(labels) else (0, 0)
-            if least < 0 or largest >= classes:  # on a GPU it would stop training with no word about labels
+            classes = len(self.class_names)
+            if ((labels < 0) | (labels >= classes)).any():  # on a GPU it would stop training with no word about labels
                 raise UserError(
                     f"{split}_labels of a data set must be from 0 to {classes - 1}, as class_names has {classes} names, got "
-                    f"labels from {int(least)} to {int(largest)}."
+                    f"labels from {int(labels.min())} to {int(labels.max())}."
                 )
         train, test = (tuple(samples.shape[1:]) for samples in (self.train_images, self.test_images))
         if train != test:

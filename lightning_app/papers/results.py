@@ -172,6 +172,10 @@ class Results:
         """The earliest of the last epochs of the run's nets."""
         return min(self.epochs_of_seeds(run).values(), default=None)
 
+    def has_ended(self, run: str) -> bool:
+        """Whether a seed is done; else `final` is of nets that are still training."""
+        return max(self.epochs_of_seeds(run).values(), default=-1) >= self.epochs(run)
+
     def incomplete(self, run: str) -> str:
         """Why the run's final numbers are not final; "" when they are."""
         last = self.last_epoch(run)

@@ -180,16 +180,12 @@ def test_what_cannot_begin_is_noted_and_stops_only_a_strict_measure(tmp_path):
         def measure(self, context):
             return {"unready": 0.0}
 
-    def strictly():
-        measure = Unready()
-        measure.strict = True
-        return measure
-
     run(tmp_path, Unready())
     messages = [f"Unready cannot measure '{name}' before training: KeyError: 'once'" for name in ("plain", "full")]
     assert RunFolder(tmp_path).notes() == messages and logged(tmp_path, "unready").keys() >= {("full", 0), ("full", 2)}
+    (strict := Unready()).strict = True
     with pytest.raises(KeyError, match="once"):
-        run(None, strictly())
+        run(None, strict)
 
 
 def test_what_a_measure_leaves_out_is_noted_in_the_run_folder(tmp_path, caplog):

@@ -179,13 +179,8 @@ def draw_against_depth(results: Results, run: Callable[[str, int], str], table: 
         for arm in ARMS:
             look = {"color": figures.colour(arm), "label": f"{arm}, paper"}
             axes.plot(DEPTHS, [table[arm, depth]["LCE".index(symbol)] for depth in DEPTHS], "o", mfc="none", **look)
-            runs = {depth: run(arm, depth) for depth in DEPTHS}
-            done = [
-                depth
-                for depth in DEPTHS
-                if results.epochs(runs[depth]) in results.epochs_of_seeds(runs[depth]).values()
-            ]
-            ours = {depth: results.final(runs[depth], arm, NUMBERS[symbol]) for depth in done}
+            done = [depth for depth in DEPTHS if results.has_ended(run(arm, depth))]
+            ours = {depth: results.final(run(arm, depth), arm, NUMBERS[symbol]) for depth in done}
             there = {depth: sample for depth, sample in ours.items() if sample.count}
             spread = [0 if math.isnan(sample.sd) else sample.sd for sample in there.values()]
             means = [sample.mean for sample in there.values()]
