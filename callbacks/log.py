@@ -40,6 +40,18 @@ DRAWN_BINS = 64  # a tracker draws histograms small and stores them twice: 512 b
 WHOLE_RUN = ""  # the member of what belongs to the run as a whole
 
 
+class LoggingCallback(pl.Callback):
+    """A callback that logs results.
+
+    Attributes:
+        strict: re-raise what cannot be measured or logged.
+        spent: seconds of measuring in all, which are no time of training.
+    """
+
+    strict = False
+    spent = 0.0
+
+
 class ArmSeed(NamedTuple):
     """Which net of the bank a member is."""
 

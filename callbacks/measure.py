@@ -1,18 +1,18 @@
-"""The extension point: what every measuring callback shares. When to measure, on what, and what happens where it fails.
+"""The extension point: what every measuring callback shares. What is measured, and what happens where that fails.
 
-The mathematics is in `lightning_app.measures`, what a measure is given in `context`, how a result becomes keys in `log`.
+When it is measured is in `clock`, the mathematics in `lightning_app.measures`, what a measure is given in `context`, and
+how a result becomes keys in `log`.
 """
 
 import gc
 import inspect
 import logging
-import math
 import re
 import time
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from typing import Any, Literal
+from typing import Any
 
 import pytorch_lightning as pl
 import torch
@@ -21,148 +21,19 @@ from pytorch_lightning.utilities.seed import isolate_rng
 from torch import nn
 from typing_extensions import override
 
+from callbacks.clock import EpochCallback
 from callbacks.context import MeasureContext, State
 from callbacks.log import flatten, folders_of, is_number, log_results
-from callbacks.protocol import contexts_of, gather_members, unlogged
+from callbacks.protocol import contexts_of, unlogged
 from lightning_app.common.calls import adapted
-from lightning_app.common.errors import MachineError, UserError, at_least, reason
+from lightning_app.common.errors import MachineError, UserError, reason
 from lightning_app.common.isolation import attention_written_out, compiled_parts, device_of, evaluating
-from lightning_app.common.numbers import whole
 
 log = logging.getLogger(__name__)
 
 NO_MEMORY = re.compile(r"out of memory|can't allocate memory|not enough memory|_ALLOC_FAILED", re.IGNORECASE)
-POWERS: Literal["powers_of_2"] = "powers_of_2"
 NAME = re.compile(r"\w+(/\w+)*")  # a family
 TAKEN = ("train", "val", "test", "probe", "cost", "failed")  # beginnings of keys that are not a measure's own
-Steps = int | Literal["powers_of_2"]  # a distance between measurements in optimizer steps, or 1, 2, 4, 8, ...
-
-
-class LoggingCallback(pl.Callback):
-    """A callback that logs results.
-
-    Attributes:
-        strict: re-raise what cannot be measured or logged.
-        spent: seconds of measuring in all, which are no time of training.
-    """
-
-    strict = False
-    spent = 0.0
-
-
-class EpochCallback(LoggingCallback, ABC):
-    """Runs `observe` before training (epoch 0), after epochs and, where that is asked for, after steps; on every rank.
-
-    Args:
-        every_n_epochs: after every so many epochs, and always at the end of training.
-        at_start: also before the first training step. Not repeated after a resume.
-        every_n_steps: also within epochs, after every so many optimizer steps, or "powers_of_2": after 1, 2, 4, 8, ...
-
-    Attributes:
-        lenient: record what cannot be measured and go on, also for user errors before training.
-    """
-
-    lenient = False
-
-    def __init__(self, every_n_epochs: int = 1, at_start: bool = True, every_n_steps: Steps | None = None) -> None:
-        self.set_clock(every_n_epochs, every_n_steps)
-        self.at_start = at_start
-        self._before = 0  # optimizer steps when the present batch began
-        self._left_out: int | None = None  # the epoch that has just ended, if it was not due
-        self._within = 0  # optimizer steps when it was measured within an epoch
-        self.forget_run()
-
-    def forget_run(self) -> None:
-        """Forget what was said in the run before."""
-        self._warned: set[str] = set()
-
-    @override
-    def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
-        self.forget_run()
-
-    def set_clock(self, every_n_epochs: int, every_n_steps: Steps | None) -> None:
-        """Set when to measure, with arguments as of the constructor. UserError: for a number below 1."""
-        if every_n_steps not in (None, POWERS) and (not isinstance(every_n_steps, int) or every_n_steps < 1):
-            raise UserError(
-                f"every_n_steps of {type(self).__name__} must be at least 1, or {POWERS} for 1, 2, 4, 8, ..., got "
-                f"{every_n_steps}."
-            )
-        self.every_n_epochs = at_least(1, type(self).__name__, every_n_epochs=every_n_epochs)
-        self.every_n_steps = every_n_steps
-
-    @abstractmethod
-    def observe(self, trainer: pl.Trainer, pl_module: pl.LightningModule, epoch: float) -> None:
-        """Measure and log; called when the clock says. ``epoch`` counts completed epochs; within one it has a fraction, see
-        `epochs_done`."""
-
-    def due_after(self, steps: int, before: int | None = None) -> bool:
-        """Whether the clock asks for a measurement after one of the steps before + 1, ..., steps.
-
-        Several optimizers make several steps a batch. It is a function of numbers of steps, so that a resume goes on as if
-        nothing had happened.
-
-        Args:
-            steps: made in all.
-            before: when the last batch began; one fewer if left out.
-        """
-        before = steps - 1 if before is None else before
-        if self.every_n_steps is None or not steps:
-            return False
-        if self.every_n_steps == POWERS:
-            return steps.bit_length() > before.bit_length()
-        return steps // int(self.every_n_steps) > before // int(self.every_n_steps)
-
-    @override
-    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        if self.every_n_steps is not None and math.isinf(trainer.num_training_batches):
-            raise UserError(
-                f"every_n_steps of {type(self).__name__} places measurements within an epoch, and the training data do not "
-                "say how long one is: set trainer.limit_train_batches."
-            )
-        self._within = 0
-        if self.at_start and not (trainer.global_step or trainer.current_epoch):
-            self.observe(trainer, pl_module, 0)
-
-    @override
-    def on_train_batch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *_: Any) -> None:
-        self._before, self._left_out = trainer.global_step, None
-
-    @override
-    def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *_: Any) -> None:
-        """Within epochs. What ends an epoch, or training, is measured after its evaluation, and once."""
-        steps = trainer.global_step
-        ends = trainer.is_last_batch or trainer.should_stop or 0 < trainer.max_steps <= steps
-        if not ends and self.due_after(steps, self._before):  # not where gradients are accumulated over batches
-            self._observe_within(trainer, pl_module)
-
-    @override
-    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        if not trainer.is_last_batch:  # training ends here
-            self._observe_within(trainer, pl_module)
-        elif self._epoch_is_due(trainer, trainer.global_step):
-            self.observe(trainer, pl_module, trainer.current_epoch + 1)
-        else:
-            self._left_out = trainer.current_epoch + 1
-
-    @override
-    def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Measure the last epoch if it was not due: `EarlyStopping` ends training only after all other callbacks ran."""
-        if self._left_out is not None:
-            self.observe(trainer, pl_module, self._left_out)
-
-    def _epoch_is_due(self, trainer: pl.Trainer, steps: int) -> bool:
-        """Whether the end of the present epoch is measured, after so many steps in all."""
-        epoch = trainer.current_epoch + 1
-        last = epoch == trainer.max_epochs or 0 < trainer.max_steps <= steps
-        return last or epoch % self.every_n_epochs == 0 or self.due_after(steps, self._before)
-
-    def _observe_within(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Once a step: training may end with one that was just measured, as with a Timer."""
-        if self._within == trainer.global_step:
-            return
-        self._within = trainer.global_step
-        gather_members(pl_module)
-        self.observe(trainer, pl_module, epochs_done(trainer))
 
 
 class Measure(EpochCallback):
@@ -177,8 +48,12 @@ class Measure(EpochCallback):
       ``strict`` everything does.
     * Where memory runs out, the net is measured again with half as many samples at a time, down to one. The numbers are
       the same up to rounding, and up to their standard errors where they are estimated from random vectors.
+
+    Attributes:
+        lenient: record what cannot be measured and go on, also for user errors before training.
     """
 
+    lenient = False
     family: str  # of the results: names their array file, ``cost/<family>`` and ``failed/<family>``; another in each measure
     gradients = False  # whether `measure` runs with gradients enabled
     _max_batch: int | None = None  # samples at a time, since more ran out of memory
@@ -424,14 +299,6 @@ class Scalar(Measure):
             raise UserError(
                 f"the function of Scalar '{self.name}' must return one number, got {value!r:.100}."
             ) from error
-
-
-def epochs_done(trainer: pl.Trainer) -> float:
-    """Completed epochs, at the end of a batch: within an epoch with the share of its batches that is done, to 9 digits."""
-    total = trainer.num_training_batches
-    if trainer.is_last_batch or math.isinf(total):
-        return trainer.current_epoch + 1
-    return whole(round(trainer.current_epoch + (trainer.fit_loop.epoch_loop.batch_idx + 1) / total, 9))
 
 
 @contextmanager

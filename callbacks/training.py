@@ -12,8 +12,8 @@ from pytorch_lightning.trainer.states import TrainerFn
 from pytorch_lightning.utilities import rank_zero_only
 from typing_extensions import override
 
-from callbacks.log import log_results
-from callbacks.measure import EpochCallback, LoggingCallback
+from callbacks.clock import EpochCallback
+from callbacks.log import LoggingCallback, log_results
 from callbacks.protocol import metrics_of
 from lightning_app.common.numbers import duration, plural
 from lightning_app.runs.members import members_of

@@ -9,8 +9,8 @@ from pytorch_lightning.utilities import rank_zero_only
 from torch import nn
 from typing_extensions import override
 
-from callbacks.log import log_results
-from callbacks.measure import LoggingCallback, epochs_done
+from callbacks.clock import epochs_done
+from callbacks.log import LoggingCallback, log_results
 from callbacks.protocol import gather_members, metrics_of, owner_of, why_unseen
 from lightning_app.common.errors import at_least
 from lightning_app.measures import Divergence, SignWatch, TwinHistory, twin_divergence

@@ -16,8 +16,9 @@ from pytorch_lightning.utilities import rank_zero_only
 from pytorch_lightning.utilities.seed import isolate_rng
 from torch import nn
 
+from callbacks.clock import Steps, epochs_done
 from callbacks.log import log_results
-from callbacks.measure import Measure, Steps, epochs_done
+from callbacks.measure import Measure
 from callbacks.notebook import checked, shipped
 from lightning_app.common.errors import UserError, reason
 from lightning_app.common.isolation import device_of, unwrapped

@@ -19,7 +19,8 @@ from pytorch_lightning.strategies.launchers import subprocess_script
 from pytorch_lightning.utilities.exceptions import SIGTERMException
 from typing_extensions import override
 
-from callbacks.measure import EpochCallback
+from callbacks.clock import EpochCallback
+from callbacks.measure import Measure
 from lightning_app.cli.console import table
 from lightning_app.common.errors import UserError, reason
 from lightning_app.common.processes import observe
@@ -109,7 +110,7 @@ class Trainer(pl.Trainer):
                 )
             load_weights(members[0].net, Path(weights))
         for callback in self.callbacks:
-            if isinstance(callback, EpochCallback):
+            if isinstance(callback, Measure):
                 callback.lenient = not callback.strict
         self.callbacks.append(MeasureOnce())
         self.validate(model, datamodule=datamodule, ckpt_path=ckpt_path, verbose=False)

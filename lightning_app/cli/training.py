@@ -20,7 +20,7 @@ from pytorch_lightning.utilities.exceptions import MisconfigurationException
 from typing_extensions import override
 
 from callbacks import EpochBar, ProgressLines
-from callbacks.measure import LoggingCallback
+from callbacks.log import LoggingCallback
 from lightning_app.cli.console import is_terminal, table
 from lightning_app.cli.parser import FROM_RUN, HelpFormatter, Parser, known_classes, prescan, resolve_short_names
 from lightning_app.cli.run_folders import Ours, RunFolders, SaveRunConfig, claim_measured, discard_if_unused

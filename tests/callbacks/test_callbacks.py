@@ -6,7 +6,8 @@ import pytest
 import torch
 
 import callbacks
-from callbacks.measure import EpochCallback, Measure, isolated
+from callbacks.clock import EpochCallback
+from callbacks.measure import Measure, isolated
 from lightning_app.common.errors import UserError
 from lightning_app.modules import Arm
 from lightning_app.runs import RunFolder

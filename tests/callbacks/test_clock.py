@@ -10,7 +10,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from torch.utils.data import DataLoader, IterableDataset
 
 import callbacks
-from callbacks.measure import EpochCallback, Measure
+from callbacks.clock import EpochCallback
+from callbacks.measure import Measure
 from lightning_app.common.errors import UserError
 from lightning_app.modules import Arm
 from lightning_app.report import write_report

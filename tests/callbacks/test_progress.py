@@ -11,7 +11,8 @@ from pytorch_lightning.callbacks import ModelCheckpoint
 from torch import nn
 
 from callbacks import ProgressLines, TrainingMetrics, training
-from callbacks.measure import LoggingCallback, Measure
+from callbacks.log import LoggingCallback
+from callbacks.measure import Measure
 from lightning_app.runs import RunFolder
 from lightning_app.runs.loggers import RunLogger
 from tests.helpers import classifier, digits, fit, trainer

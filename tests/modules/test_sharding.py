@@ -12,7 +12,8 @@ import pytest
 import yaml
 from torch import nn
 
-from callbacks.measure import EpochCallback, LoggingCallback
+from callbacks.clock import EpochCallback
+from callbacks.log import LoggingCallback
 from lightning_app.common.errors import UserError
 from lightning_app.modules.members import Member, shares
 from lightning_app.runs import RunFolder
