@@ -99,8 +99,6 @@ def built(*words: str | Path, cwd: Path) -> TrainingCLI:
         patch.chdir(cwd)
         patch.setattr(TrainingCLI, "_run_subcommand", lambda self, _: found.append(self))
         run_training([*map(str, words)])
-    if found[0]._lock is not None:
-        found[0]._lock.close()
     return found[0]
 
 

@@ -5,10 +5,10 @@ import os
 import re
 import sys
 import warnings
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from importlib.util import find_spec
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import Any, cast
 
 import pytorch_lightning as pl
 import torch
@@ -67,27 +67,29 @@ def run_training(argv: list[str], answer: dict[str, Any] | None = None) -> None:
         under = ["base.yaml", *(["measure.yaml"] if command == "measure" else [])]  # all other configurations
         of_parsers[command] = {"default_config_files": [str(configs() / name) for name in under]}
         of_parsers[command] |= _above_all_options(command) if asked else {}
-    try:
-        TrainingCLI(
-            ImageClassifier,
-            pl.LightningDataModule,
-            subclass_mode_data=True,
-            args=words,
-            from_run=from_run,
-            answer={} if answer is None else answer,
-            parser_class=Parser,
-            parser_kwargs=of_parsers,
-            trainer_class=Trainer,
-            save_config_callback=SaveRunConfig,
-            auto_configure_optimizers=False,  # else --optimizer would replace what the module makes and checks
-        )
-    except RuntimeError as error:
-        if str(error).startswith(UNMONITORED):
-            raise UserError(first_line(error)) from error
-        raise
-    finally:
-        if ranks.rank == 0 and FOLDER_VARIABLE in os.environ:
-            discard_if_unused(RunFolder(Path(os.environ[FOLDER_VARIABLE])))
+    with ExitStack() as held:  # the run folder's lock, until what is unused of the folder is discarded
+        try:
+            TrainingCLI(
+                ImageClassifier,
+                pl.LightningDataModule,
+                subclass_mode_data=True,
+                args=words,
+                from_run=from_run,
+                answer={} if answer is None else answer,
+                held=held,
+                parser_class=Parser,
+                parser_kwargs=of_parsers,
+                trainer_class=Trainer,
+                save_config_callback=SaveRunConfig,
+                auto_configure_optimizers=False,  # else --optimizer would replace what the module makes and checks
+            )
+        except RuntimeError as error:
+            if str(error).startswith(UNMONITORED):
+                raise UserError(first_line(error)) from error
+            raise
+        finally:
+            if ranks.rank == 0 and FOLDER_VARIABLE in os.environ:
+                discard_if_unused(RunFolder(Path(os.environ[FOLDER_VARIABLE])))
 
 
 def _above_all_options(command: str) -> dict[str, str]:
@@ -103,10 +105,12 @@ class TrainingCLI(LightningCLI):
 
     trainer: Trainer
     folder: RunFolder  # of a fit or a measurement; the other commands write nothing
-    _lock: IO | None = None  # on the folder, as long as this process lives
 
-    def __init__(self, *args: Any, answer: dict[str, Any], from_run: bool = False, **kwargs: Any) -> None:
+    def __init__(
+        self, *args: Any, answer: dict[str, Any], held: ExitStack, from_run: bool = False, **kwargs: Any
+    ) -> None:
         self.answer = answer  # what came out, for --json
+        self._held = held  # until the command ends
         self.from_run = from_run  # are net and data those of a run folder, whose files may be a stranger's?
         self.command = kwargs["args"][0]
         self._ours: Ours | None = None  # is it one that SLURM has started before?
@@ -274,7 +278,7 @@ class TrainingCLI(LightningCLI):
         else:
             folder = folders.find(asked, self._is_same, self._ours)
         with writing(folder.path):
-            self._lock = take(folder.path)
+            self._held.enter_context(take(folder.path))
             folder.begin()
         os.environ[FOLDER_VARIABLE] = str(folder.path)
         return folder

@@ -29,17 +29,19 @@ def take(folder: Path) -> IO:
     """
     how = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW  # a folder that somebody sent may have a link there
     lock = os.fdopen(os.open(folder / LOCK, how, 0o666), "r+", encoding="utf-8")
-    if not _lock(lock, folder):
-        lock.seek(0)
-        holder = " ".join(lock.read(200).split()) or "another process"
-        lock.close()
-        raise UserError(
-            f"{folder} is written to by {holder}: two runs in one folder would mix. Wait for its end, or give this one "
-            "a folder of its own (fit does so without --ckpt_path)."
-        )
-    lock.truncate(0)
-    lock.write(f"process {os.getpid()} on {socket.gethostname()}\n")
-    lock.flush()
+    with contextlib.ExitStack() as refused:
+        refused.enter_context(lock)
+        if not _lock(lock, folder):
+            lock.seek(0)
+            holder = " ".join(lock.read(200).split()) or "another process"
+            raise UserError(
+                f"{folder} is written to by {holder}: two runs in one folder would mix. Wait for its end, or give this one "
+                "a folder of its own (fit does so without --ckpt_path)."
+            )
+        lock.truncate(0)
+        lock.write(f"process {os.getpid()} on {socket.gethostname()}\n")
+        lock.flush()
+        refused.pop_all()
     return lock
 
 

@@ -12,12 +12,14 @@ import yaml
 from pytorch_lightning import LightningModule
 from torch import nn
 
+from lightning_app.cli import training
 from lightning_app.cli.parser import prescan
 from lightning_app.cli.trainer import Trainer
 from lightning_app.common.errors import UserError
 from lightning_app.modules import Arm
 from lightning_app.modules.members import build_members
 from lightning_app.runs import RunFolder
+from lightning_app.runs.lock import take
 from tests.helpers import ROOT, command, refused
 
 OF_TRAINING = ("time/", "cost/", "lr", "signal/", "drive/scale/observed", "drive/scale/agrees")  # these need steps
@@ -177,8 +179,12 @@ def test_what_cannot_be_measured_is_listed_with_the_reason(tmp_path):
 )
 def test_mistakes_are_error_messages(tmp_path, monkeypatch, capsys, words, message):
     monkeypatch.chdir(tmp_path)
+    locks = []
+    monkeypatch.setattr(training, "take", lambda folder: locks.append(take(folder)) or locks[-1])
     assert message in refused("measure", *words, *FEW, capsys=capsys, monkeypatch=monkeypatch)
     assert not list(tmp_path.rglob("log.csv"))
+    before = message.startswith(("found no", "there is no"))  # a folder is chosen
+    assert [lock.closed for lock in locks] == [True] * (not before)
 
 
 def test_a_checkpoint_brings_its_runs_net_and_data(tmp_path):

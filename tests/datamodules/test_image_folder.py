@@ -20,6 +20,7 @@ from lightning_app.common.errors import UserError
 from lightning_app.datamodules import ImageFolder
 from lightning_app.datamodules.pictures import Decoding, Pictures
 from tests.helpers import ROOT, command
+from tests.silence import SILENT
 
 ROUNDING = 5e-7  # torchvision subtracts and divides, we multiply and add
 
@@ -116,7 +117,7 @@ def test_pictures_are_turned_upright(orientation, tmp_path):
     assert (decoded(file, image_size=32)[0] - expected).abs().max() <= ROUNDING
 
 
-@pytest.mark.filterwarnings("error")
+@SILENT
 def test_transparent_colours_of_a_palette_are_colours(tmp_path):
     picture = noise(40, 40).quantize(16)
     file = save(picture, tmp_path / "picture.png", transparency=bytes(range(0, 256, 16)))

