@@ -10,10 +10,11 @@ from base64 import b64decode
 import numpy as np
 import pytest
 
+from lightning_app.report import write_report
 from lightning_app.report.page_data import gather
 from lightning_app.report.sections import cushions, maps, weights
 from tests.report.chromium import needs_chromium, tab
-from tests.report.conftest import make_run
+from tests.report.conftest import bare_run, make_run, rows
 
 EPOCHS = range(7)
 
@@ -115,6 +116,7 @@ PIXELS = """(canvas => {
   return [height, width, data.filter((value, i) => i % 4 === 3 && value === 255).length];
 })"""  # layers, epochs, and how many of them have a colour
 READY = "document.querySelector('.map') !== null"
+TICKS = "[...document.querySelector('.map .layers').children].map(each => each.textContent)"
 SLIDER = "document.querySelector('.bar input[type=range]')"
 
 
@@ -187,6 +189,7 @@ def test_maps_answer_to_pointer_and_keys(single, finished):
         options = opened.run("[...document.querySelectorAll('#maps-figure option')].map(each => each.value)")
         assert options == [f"cushion/*/median{end}" for end in ("", "_transferred", "_branch")]
         assert opened.run(f"{PIXELS}(document.querySelector('.cells canvas'))") == [19, 7, 19 * 7]
+        assert opened.run(TICKS) == [str(layer) for layer in range(1, 20, 2)]
         opened.run("document.querySelector('.cells').focus()")
         for key in ("ArrowUp", "ArrowLeft", "Enter"):  # from layer 1 at the last epoch
             opened.press(key)
@@ -198,3 +201,14 @@ def test_maps_answer_to_pointer_and_keys(single, finished):
         table = "document.querySelector('.map details').querySelectorAll('td').length"
         assert opened.until(table) == 19 * 7
         assert opened.look()["errors"] == []
+
+
+@pytest.mark.slow
+@needs_chromium
+def test_a_map_counts_layers_whose_names_are_no_numbers(tmp_path):
+    run, layers = bare_run(tmp_path / "run", epochs=1), ("layer1.0.conv1", "layer1.0.conv2", "layer2.0.conv1")
+    for epoch in (0, 1):
+        run.append(rows("plain", epoch, {f"signal/{layer}/rms": epoch + i for i, layer in enumerate(layers)}))
+    with tab(write_report([run]), anchor="#maps") as opened:
+        opened.until(READY)
+        assert opened.run(TICKS) == ["1", "2", "3"]
