@@ -183,7 +183,13 @@ def _asked(config: Mapping[str, Any]) -> Runs:
         )
     start = min(parse_seeds(config["model"]["seeds"]))
     first, last = arms
-    return Runs(Path(run["root"]).expanduser() / run["group"], run["name"], first, last, start)
+    folder = Path(run["root"]).expanduser() / run["group"]
+    if "," in str(folder / run["name"]):
+        raise UserError(
+            f"{OPTION} compares runs by their folders with commas between them, and {folder / run['name']} has a comma: choose "
+            "another --run.root, --run.group or --run.name."
+        )
+    return Runs(folder, run["name"], first, last, start)
 
 
 def _check_same(runs: Iterable[RunFolder], config: Mapping[str, Any]) -> None:

@@ -52,6 +52,12 @@ def test_a_mistake_trains_nothing(words, said, capsys):
     assert said in capsys.readouterr().err
 
 
+def test_a_folder_with_a_comma_is_refused_before_anything_is_trained():
+    run = {"root": "a,b", "group": "g", "name": "n"}
+    with pytest.raises(UserError, match="a,b/g/n has a comma: choose another --run"):
+        _asked({"run": run, "model": {"seeds": "0", "arms": {"a": {}, "b": {}}}, "trainer": {}})
+
+
 def test_runs_of_other_options_are_not_mixed(tmp_path):
     stored = {"run": {"name": "x-seed0-6"}, "model": {"seeds": "0-6", "lr": 0.1}, "trainer": {"devices": 1}}
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(stored))
