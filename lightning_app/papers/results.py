@@ -128,7 +128,7 @@ class Results:
         found = [self._arrays(run, net, family, self.epochs(run)) for net in self.nets(run, arm)]
         there, seeds = [arrays for arrays in found if arrays], len(self.plans[run].seeds)
         few = f"final {family} arrays of {len(there)} of {seeds} seeds" if len(there) < seeds else ""
-        return self._sample([value(arrays) for arrays in there], self.incomplete(run) or few)
+        return self._sample([value(arrays) for arrays in there], few if there else self.incomplete(run))
 
     def arrays(self, run: str, arm: str, family: str, epoch: int | None = None) -> list[dict[str, np.ndarray]]:
         """For figures: a family's arrays of each seed, at an epoch or at the last one where they were saved."""

@@ -115,6 +115,10 @@ def test_arrays_at_the_end_are_of_the_last_epoch_and_lacking_ones_are_counted():
     assert found.arrays_read == {"run": {("family", 4)}}
     one_lost = results(saved(0, 0, 4), saved(1, 0), *whole)
     assert one_lost.sample_at_end(*read) == Sample((4.0,), "final family arrays of 1 of 2 seeds")
+    one_behind = results(saved(0, 0, 4), Made(PLAIN, 1, range(2)), Made(RESIDUAL, 0), Made(RESIDUAL, 1, range(2)))
+    assert one_behind.sample_at_end(*read) == Sample((4.0,), "final family arrays of 1 of 2 seeds")
+    all_behind = results(*(Made(arm, seed, range(2)) for arm in (PLAIN, RESIDUAL) for seed in (0, 1)))
+    assert all_behind.sample_at_end(*read) == Sample((), "epoch 1 of 4")
     first = found.history("run", PLAIN, "family", ["a", "b"])
     assert [array.tolist() for array in first] == [[0.0, 100.0, 4.0, 100.0], []], "of the first seed, epoch by epoch"
 

@@ -429,6 +429,32 @@ def test_fig_3_true_under_one_reading_only_is_an_artefact(leave, made, tmp_path)
     assert counts.tolist() == [2, 20, 20, 1]  # the first and the fully connected one; all; all; of these the last
 
 
+def test_the_figure_of_fig_3_shows_no_net_that_is_still_training_and_keeps_its_start(leave, results):
+    samples = {f"cushion/layer10/samples{reading}": np.arange(1.0, 9.0) for reading in ("", "_transferred", "_branch")}
+    arrays = {"cushion": dict.fromkeys(("plain", "residual"), samples)}
+    leave(SEED_RUNS["depth20"], cushion_medians(20, 1.0, -0.1), seeds=(1,), arrays=arrays)
+    for seed in (0, 2):
+        still = {"seeds": (seed,), "finished": False, "epochs": (0, 150), "arrays": arrays, "name": f"depth20~{seed}"}
+        leave(SEED_RUNS["depth20"], cushion_medians(20, 1.0, -0.1), **still)
+    leave(SEED_RUNS["depth32"], cushion_medians(32, 1.0, -0.1), finished=False, epochs=(0, 100), arrays=arrays)
+    artefact, found = results("fig-3", "yu-tomasi")
+    assert [axes.get_title().partition("\n")[0] for axes in artefact.draw(found).axes] == ["depth 20"] * 3
+    for depth in (20, 32):
+        assert ("cushion", 0) in found.arrays_read[f"depth{depth}"]
+
+
+def test_the_figure_of_noise_shows_no_net_that_is_still_training(leave, results):
+    families = ("noise", "noise_transferred", "noise_absolute")
+    numbers = {
+        f"{family}/response_{strength:g}": strength for family in families for strength in (0.01, 0.03, 0.1, 0.3)
+    }
+    for seed, end, drawn in ((0, 100, 0), (1, 200, 2)):
+        kept = {"seeds": (seed,), "finished": end == 200, "epochs": (0, end), "name": f"depth20~{seed}"}
+        leave(SEED_RUNS["depth20"], lambda *_: numbers, **kept)
+        artefact, found = results("noise", "yu-tomasi")
+        assert [len(axes.lines) for axes in artefact.draw(found).axes] == [drawn] * 3
+
+
 def test_interlayer_in_batch_of_one_only(leave, made):
     def numbers(arm: str, seed: int, epoch: int) -> dict[str, float]:
         hw, spread = {"plain": (2.9e-7, 0.1), "residual": (0.206, 0.01)}[arm]

@@ -62,17 +62,20 @@ def _exceptions(medians: Sequence[tuple[Sample, Sample]]) -> Sample:
 
 
 def draw_fig_3(results: Results) -> figures.Figure:
-    """Per-sample cushions of layer 10 at the end and before training, first seed: a row for each depth that was trained."""
+    """Per-sample cushions of layer 10 at the end and before training, first seed that is done: a row for each trained depth."""
 
-    def samples(depth: int, reading: str, epoch: int | None) -> dict[str, np.ndarray]:
-        there = {arm: results.arrays(f"depth{depth}", arm, "cushion", epoch)[:1] for arm in ARMS}
-        return {arm: each[f"cushion/layer10/samples{reading}"] for arm, found in there.items() for each in found}
+    def samples(depth: int, epoch: int) -> list[dict[str, np.ndarray]]:  # one a reading, by arm
+        there = [(arm, its) for arm in ARMS for its in results.arrays(f"depth{depth}", arm, "cushion", epoch)[:1]]
+        return [{arm: its[f"cushion/layer10/samples{reading}"] for arm, its in there} for reading in CUSHIONS.values()]
 
-    trained = [depth for depth in (20, 32) if samples(depth, "", None)] or [20]
+    # Also of nets that are still training: what a figure reads is what is kept of them.
+    start = {depth: samples(depth, 0) for depth in (20, 32)}
+    end = {depth: samples(depth, results.epochs(f"depth{depth}")) for depth in start}
+    trained = [depth for depth in end if any(end[depth])] or [20]
     figure, grid = figures.canvas(len(trained), len(CUSHIONS))
     for row, depth in zip(grid, trained):
-        for axes, (convention, reading) in zip(row, CUSHIONS.items()):
-            figures.outlines(axes, samples(depth, reading, None), samples(depth, reading, 0))
+        for axes, convention, after, before in zip(row, CUSHIONS, end[depth], start[depth]):
+            figures.outlines(axes, after, before)
             axes.set(title=f"depth {depth}\n{convention}", xlabel="cushion of layer 10", ylabel="samples")
     return figure
 
@@ -240,7 +243,7 @@ def draw_noise(results: Results) -> figures.Figure:
     """Relative change of the output, mean over layers and seeds, against the strength of the noise."""
     figure, (grid,) = figures.canvas(1, len(NOISES), sharey=True)
     for axes, (convention, family) in zip(grid, NOISES.items()):
-        for arm in ARMS:
+        for arm in ARMS if results.has_ended("depth20") else ():
             found = {s: results.final("depth20", arm, f"{family}/response_{s:g}") for s in STRENGTHS}
             shown = {s: sample.mean for s, sample in found.items() if sample.count}
             if shown:

@@ -325,18 +325,17 @@ LOOKS = {PLAIN: ("p (plain)", "weight_mass"), RESIDUAL: ("t = T(r) (residual)", 
 
 
 def draw_fig_7(results: Results) -> figures.Figure:
-    """Top: all weights, the y axis cut at 800 as in the paper; bottom: ID entries of t. Left: epoch 0; right: last."""
+    """Top: all weights, the y axis cut at 800 as in the paper; bottom: ID entries of t. Left: epoch 0; right: the last."""
     figure, grid = figures.canvas(2, 2)
-    for column, epoch in enumerate((0, None)):
+    for column, epoch in enumerate((0, results.epochs("depth32"))):
         for arm in ARMS:
             label, key = LOOKS[arm]
             for arrays in results.arrays("depth32", arm, "weight_mass", epoch)[:1]:
                 for axes, part in zip(grid[:, column], ("", "_id") if arm == RESIDUAL else ("",)):
                     counts, edges = (arrays[f"{key}/histogram{part}/{name}"] for name in ("counts", "edges"))
                     figures.stairs(axes, counts, edges, arm, label)
-        when = "epoch 0" if epoch == 0 else f"epoch {results.last_epoch('depth32')}"
-        grid[0, column].set(title=f"all weights, {when}", ylim=(0, 800), xlim=(-1, 1.5), xlabel="weight")
-        grid[1, column].set(title=f"ID entries of t, {when}", xlim=(-1, 1.5), xlabel="weight")
+        grid[0, column].set(title=f"all weights, epoch {epoch}", ylim=(0, 800), xlim=(-1, 1.5), xlabel="weight")
+        grid[1, column].set(title=f"ID entries of t, epoch {epoch}", xlim=(-1, 1.5), xlabel="weight")
     figures.legend(grid[0, 0])
     return figure
 
