@@ -30,6 +30,7 @@ from lightning_app.runs.folder import CHECKPOINTS, CONFIG
 
 CONFIG_OPTIONS = ("--config", "-c")
 FROM_RUN = ("model", "data")  # what those that look at a checkpoint take whole from its run's configuration
+HOW = ("compile", "backend")  # of these: how it was computed, which this machine may not be able to
 LOOKING = ("validate", "test", "measure")  # at a checkpoint
 UNKNOWN_KEY = re.compile(
     r"unrecognized arguments: --([\w.]+)|[Oo]ption '([\w.]+)' is not accepted|option '([\w.]+)'|Key '([\w.]+)'"
@@ -342,6 +343,10 @@ def _of_run(checkpoint: Path, measures: bool) -> Mapping[str, Any]:
         )
     own = read_yaml(config)
     kept = {key: own[key] for key in FROM_RUN if key in own}
+    for part in [one for one in kept.values() if isinstance(one, dict)]:
+        for options in [one for one in (part, part.get("init_args")) if isinstance(one, dict)]:
+            for name in HOW:
+                options.pop(name, None)
     trainer = own["trainer"] if isinstance(own.get("trainer"), dict) else {}
     kept["trainer"] = {"callbacks": _measures(trainer.get("callbacks")) if measures else []}
     if trainer.get("precision"):

@@ -189,7 +189,10 @@ def test_mistakes_are_error_messages(tmp_path, monkeypatch, capsys, words, messa
 
 def test_a_checkpoint_brings_its_runs_net_and_data(tmp_path):
     (tmp_path / "run" / "checkpoints").mkdir(parents=True)
-    config = {"model": {"arms": {"residual": {}, "plain": {"twin_of": "residual"}}}, "data": {"class_path": "Digits"}}
+    model, data = {"arms": {"residual": {}, "plain": {"twin_of": "residual"}}}, {"class_path": "CIFAR10"}
+    taken = {"model": model, "data": {**data, "init_args": {"probe_size": 8}}}
+    there = {"compile": True, "backend": "graph"}  # a compiler and a GPU, which this machine may not have
+    config = {"model": model | there, "data": {**data, "init_args": {"compile": True, "probe_size": 8}}}
     theirs = [
         {"class_path": "elsewhere.Anything", "init_args": {"file": "x"}},
         {"class_path": "callbacks.HessianSpectrum", "init_args": {"samples": 7, "seed": {"class_path": "os.system"}}},
@@ -205,7 +208,7 @@ def test_a_checkpoint_brings_its_runs_net_and_data(tmp_path):
     assert (command, option, rest) == ("measure", "--config", ["--ckpt_path", checkpoint])
     found = yaml.safe_load(own)
     callbacks = found["trainer"].pop("callbacks")
-    assert found == {**config, "trainer": {"precision": "64-true"}}
+    assert found == {**taken, "trainer": {"precision": "64-true"}}
     listed = yaml.safe_load((ROOT / "configs" / "measure.yaml").read_text())["trainer"]["callbacks"]
     assert {one["class_path"] for one in callbacks} == {one["class_path"] for one in listed}
     options = [(one["class_path"], one.get("init_args")) for one in callbacks]
@@ -216,7 +219,7 @@ def test_a_checkpoint_brings_its_runs_net_and_data(tmp_path):
     for looking in ("validate", "test"):  # which measure nothing
         (_, _, own, *_), from_run = prescan([looking, "--ckpt_path", checkpoint])
         assert from_run
-        assert yaml.safe_load(own) == {**config, "trainer": {"precision": "64-true", "callbacks": []}}
+        assert yaml.safe_load(own) == {**taken, "trainer": {"precision": "64-true", "callbacks": []}}
     assert prescan(["fit", "--ckpt_path", checkpoint]) == (["fit", "--ckpt_path", checkpoint], False)
     named = ["measure", "--ckpt_path", checkpoint, "--model.net", "SimplifiedNet"]
     assert prescan(named) == (named, False)
