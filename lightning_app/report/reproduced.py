@@ -68,7 +68,9 @@ def _rows(row: dict[str, Any]) -> Iterator[list[Cell]]:
     reduced = f"; at reduced scale: {found}" if (found := reduced_of(row)) else ""
     of_claim = (row["quantity"], row["class"], verdict_of(row) + reduced, row["why"])
     for place, reading in enumerate(row["readings"]):
-        claim, about, verdict, why = map(Cell, ("″", "", "", reading["why"]) if place else of_claim)
+        claim, about, verdict, why = map(
+            Cell, ("″", "", "", reading["missing"] or reading["why"]) if place else of_claim
+        )
         paper = Cell(printed, note="" if place else words_of_test(row))
         count, mean, sd = reading["n"], value(reading["mean"]), value(reading["sd"])
         ours = Cell(with_sd(mean, sd) if count > 1 else number(mean), repr(mean), f"({count})") if count else Cell("–")

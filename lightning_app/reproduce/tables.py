@@ -32,7 +32,7 @@ def _line(row: dict[str, Any], reading: dict[str, Any], first: bool) -> dict[str
         "sd": value(reading["sd"]) if reading["n"] > 1 else None,
         "n": reading["n"],
         "ratio": ratio,
-        "why": row["why"] if first else reading["why"],
+        "why": row["why"] if first else reading["missing"] or reading["why"],
         "reduced": reduced_of(row) if first else "",
         "seeds": json.dumps(reading["values"]),
     }
