@@ -180,6 +180,10 @@ def test_what_is_left_out_is_said(tmp_path):
     (run.checkpoints / "last.ckpt").unlink()
     pack(run, tmp_path / "without", False, ())
     assert left_out(tmp_path / "without")[-1] == "weights: the run has no checkpoint"
+    for part in ({"epoch": 0}, {"epoch": 1}):
+        run.add_made(part)
+    pack(run, tmp_path / "resumed", False, ())
+    assert left_out(tmp_path / "resumed")[-1] == "what was left out when earlier parts of the run were packed"
 
 
 def test_no_folder_of_the_machine_is_kept(tmp_path):
