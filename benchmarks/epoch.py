@@ -16,17 +16,17 @@ from functools import partial
 import pytorch_lightning as pl
 
 from benchmarks.harness import Comparison, Ratio, Results, Row, interleave, options_of, processor_time, run, ticks
-from benchmarks.loops import KINDS, EpochClock, bank, through_lightning, trainer
+from benchmarks.loops import EPOCH, KINDS, EpochClock, bank, through_lightning, trainer
 from callbacks import InterlayerCushion, Signal
 from callbacks.measure import Measure
 from callbacks.notebook import shipped
 from callbacks.protocol import contexts_of
+from lightning_app.common.errors import UserError
 from lightning_app.datamodules import CIFAR10
 from lightning_app.measures import cushions, probe_forward
 from lightning_app.modules import ImageClassifier
 from lightning_app.networks import layers_of
 
-EPOCH = 50_000
 TRAINING, EVALUATION, EVERYTHING = "training", "evaluation", "60,000 images, all cushions"
 MOST = 0.4  # of an epoch, for all that is looked at after every epoch
 GOALS = {"HessianSpectrum": 0.05}
@@ -37,7 +37,7 @@ parser = partial(options_of, __doc__, rounds=5, **SIZES, net=tuple(KINDS), modes
 
 def measure(options: argparse.Namespace) -> Results:
     if options.images < options.probe:
-        raise SystemExit(
+        raise UserError(
             f"--images must be at least --probe, of which measures are taken, got {options.images} and {options.probe}."
         )
     net = f"residual {options.net} net of depth {options.depth}, channels_last"

@@ -65,6 +65,7 @@ from lightning_app.modules.whole_step import Feed, Part, WholeStep
 from lightning_app.networks import SimplifiedNet, blocks_of
 
 AGAIN = 75  # exit code: there is more to do
+MISTAKE = "failed: what it needs is not there"
 GRACE = 5.0  # seconds between asking a case to end and ending it
 MANY = 26
 TRUE = ("32-true", "64-true")
@@ -437,7 +438,8 @@ def leaving_out(name: str, left_out: dict[str, str]) -> Iterator[None]:
 def main(argv: list[str] | None = None) -> int:
     """0: all is done; 75: the same command goes on; 1: a case failed; 2: a mistake in the command."""
     options = parser().parse_args(argv)
-    command = shlex.join(["python", "-m", "benchmarks.gpu", *(["--device", "cpu", "--quick"] if options.quick else [])])
+    words = ["python", "-m", "benchmarks.gpu", "--out", "FOLDER"]
+    command = shlex.join([*words, *(["--device", "cpu", "--quick"] if options.quick else [])])
     if options.case:
         return measure_case(options, command)
     until = time.monotonic() + 60 * options.minutes - GRACE
@@ -448,6 +450,8 @@ def main(argv: list[str] | None = None) -> int:
         if case.part.__name__ in options.only:
             states.append(run_case(name, case.minutes, options, command, until))
             print(f"{name}: {states[-1]}", flush=True)
+            if states[-1] == MISTAKE:  # the other cases would find the same
+                return 2
     failed, done = any(state.startswith("failed") for state in states), all(state == "done" for state in states)
     return 1 if failed else 0 if done else AGAIN
 
@@ -456,12 +460,10 @@ def run_case(name: str, minutes: float, options: argparse.Namespace, command: st
     """In a process, if it is not done and there is time: "done", "left (...)" or "failed (...)"."""
     file = options.out / "gpu.json"
     content: dict[str, Any] = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
-    made, done = made_by(command), [content[name]] if name in content else []
-    keys = [(of["command"], of["commit"], of["machine"]["gpu"], of["machine"]["torch"]) for of in (made, *done)]
-    if len(set(keys)) < len(keys):
+    if name in content and _same(made_by(command), content[name]):
         return "done"
     left = until - time.monotonic()
-    if left < 60 * minutes * (not options.quick):
+    if not options.quick and left < 60 * minutes:
         return f"left (wants {minutes:g} minutes, there were {max(left, 0) / 60:.1f})"
     with tempfile.TemporaryDirectory() as folder:
         result = Path(folder) / "case.json"
@@ -469,12 +471,19 @@ def run_case(name: str, minutes: float, options: argparse.Namespace, command: st
         if code is None:
             return "left (cut off)"
         if code:
-            return f"failed (exit code {code})"
+            return MISTAKE if code == 2 else f"failed (exit code {code})"
         content[name] = json.loads(result.read_text(encoding="utf-8"))
     beside = file.with_suffix(".new")
     beside.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
     beside.replace(file)
     return "done"
+
+
+def _same(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    """Whether both are of one command, commit, GPU and version of PyTorch."""
+    machines = one["machine"], other["machine"]
+    same_machine = all(machines[0][key] == machines[1][key] for key in ("gpu", "torch"))
+    return same_machine and all(one[key] == other[key] for key in ("command", "commit"))
 
 
 def words_of(name: str, options: argparse.Namespace, out: Path) -> list[str]:
@@ -489,7 +498,10 @@ def measure_case(options: argparse.Namespace, command: str) -> int:
     use_float32("tf32")  # but in proofs, whose nets say otherwise
     torch.manual_seed(0)
     made, case, size = made_by(command), CASES[options.case], QUICK if options.quick else Size()
-    found = case.part(Run(options.root, options.device, size), *case.words)
+    try:
+        found = case.part(Run(options.root, options.device, size), *case.words)
+    except UserError as error:
+        parser().exit(2, f"error: {error}\n")
     print(*found.rows, sep="\n", flush=True)
     options.out.write_text(json.dumps(found.content(made, size.rounds)), encoding="utf-8")
     return 0

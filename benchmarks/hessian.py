@@ -18,7 +18,7 @@ from torch import nn
 
 from benchmarks import harness
 from benchmarks.harness import DEVICE, Batches, Comparison, Ratio, Results, Row, interleave, processor_time
-from benchmarks.loops import ARMS, curvlinops_of, load_cifar10
+from benchmarks.loops import ARMS, EPOCH, curvlinops_of, load_cifar10
 from lightning_app.measures import Hessian, spectrum
 from lightning_app.measures.curvature.gauss_newton import GaussNewton
 from lightning_app.networks import SimplifiedNet
@@ -27,7 +27,6 @@ REFERENCE, OURS, THEIRS, GAUSS_NEWTON = "gradient", "H v", "H v, curvlinops", "G
 TOKENS, SAME = "tokens", "a gradient of the same {}"
 LIGHT_IMAGES = 128  # as base.yaml has it after every second epoch
 LIGHT = f"light spectrum of {LIGHT_IMAGES} images"
-EPOCH = 50_000  # images
 TRUTH, STEPS = 100, 40  # products
 LAYERS, SEQUENCES, LENGTH, VOCABULARY = 4, 16, 128, 256  # of a GPT-2 of 0.86 million parameters
 parser = partial(harness.options_of, __doc__, rounds=7, images=128, depth=20, only=[*ARMS, TOKENS])

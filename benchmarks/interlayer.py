@@ -20,11 +20,10 @@ from torch import Tensor, nn
 from torch.func import vjp, vmap
 
 from benchmarks.harness import DEVICE, Ratio, Results, Row, Run, interleave, options_of, run, seconds
-from benchmarks.loops import BATCH, load_cifar10, training_step
+from benchmarks.loops import BATCH, EPOCH, load_cifar10, training_step
 from lightning_app.measures import InterlayerStatistics, interlayer_cushions
 from lightning_app.networks import CifarResNet, blocks_of, span_of
 
-EPOCH = 50_000
 BY_HAND, CUSHIONS, EAGER, COMPILED = "by hand", "cushions", "epoch, eager", "epoch, compiled, channels last"
 HALF = f"{CUSHIONS}, bfloat16 probes"
 parser = partial(options_of, __doc__, images=1000, steps=150, probes=4, chunks=[64, 512, 2048], compile=True)

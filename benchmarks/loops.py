@@ -27,6 +27,7 @@ Epoch = Callable[[], float]  # trains for one epoch and returns its seconds
 KINDS: dict[str, type[nn.Module]] = {"simplified": SimplifiedNet, "full": CifarResNet}
 ARMS = {"plain": False, "residual": True}
 RATE, MOMENTUM, DECAY, BATCH = 0.01, 0.9, 1e-4, 128
+EPOCH = 50_000  # images
 
 
 def sgd(parameters: Any, decay: float = 0.0) -> torch.optim.Optimizer:

@@ -18,10 +18,10 @@ HEAD = "| what | against | ratio (range over rounds) | goal | |\n|---|---|---|--
 INTRODUCTION = """# Speed
 
 Every number is a ratio: contenders take turns, in an order that is reversed every other round, and are compared round by
-round; the table has the median and the range. Training loops run in a process each, the rest share one. `python -m benchmarks
---root data --out FOLDER` measures all of it again, `python -m benchmarks.NAME --help` one of them. Other load on a shared
-machine widens the range. Below each heading: what was measured, on which machine, by which code. This page is written by
-`python -m benchmarks.page` from docs/results/speed/*.json.
+round; the table has the median and the range. The loops of `training`, `seeds` and `peers` run in a process each, the rest
+share one. `python -m benchmarks --root data --out FOLDER --run runs/digits/quickstart` measures all of it again, `python -m
+benchmarks.NAME --help` one of them. Other load on a shared machine widens the range. Below each heading: what was measured,
+on which machine, by which code. This page is written by `python -m benchmarks.page` from docs/results/speed/*.json.
 """
 
 

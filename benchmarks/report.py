@@ -1,4 +1,4 @@
-"""Seconds, memory and bytes of the page on many long runs: 13 plain and 13 residual nets of depth 20, 200 epochs each.
+"""Seconds and bytes of the page on many long runs: 13 plain and 13 residual nets of depth 20, 200 epochs each.
 
     python -m benchmarks.report --run runs/digits/quickstart
 
@@ -43,10 +43,7 @@ def measure(options: argparse.Namespace) -> Results:
         comparison, sizes = timed(folder, options.rounds)
     found.add("page", comparison, WALL)
     found.more |= {"runs": len(logs), "rows": rows, "megabytes of logs": megabytes, **sizes}
-    found.rows = [
-        Row("the page, wall seconds", "1 s", Ratio.of(*comparison.values[WALL]), goal=10),
-        Row("the page, peak memory", "1 GB", Ratio.of(sizes["peak megabytes"] / 1e3)),
-    ]
+    found.rows = [Row("the page, wall seconds", "1 s", Ratio.of(*comparison.values[WALL]), goal=10)]
     return found
 
 
@@ -95,7 +92,7 @@ def link_arrays(run: RunFolder, arrays: dict[str, dict[str, np.ndarray]], epochs
 
 
 def timed(folder: Path, rounds: int) -> tuple[Comparison, dict[str, float]]:
-    """Wall and processor seconds of each round, start of Python included; the largest memory of any, and the page's size."""
+    """Wall and processor seconds of each round, start of Python included; and the page's size."""
     import resource
 
     def processor() -> float:
@@ -109,8 +106,7 @@ def timed(folder: Path, rounds: int) -> tuple[Comparison, dict[str, float]]:
         subprocess.run([sys.executable, MAIN, "report", folder, "--out", page], check=True)
         values[WALL].append(time.perf_counter() - start)
         values[PROCESSOR].append(processor() - used)
-    peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1e3
-    return Comparison(values), {"peak megabytes": round(peak), "megabytes of page": page.stat().st_size / 1e6}
+    return Comparison(values), {"megabytes of page": page.stat().st_size / 1e6}
 
 
 if __name__ == "__main__":

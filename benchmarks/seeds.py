@@ -34,11 +34,8 @@ def one(options: argparse.Namespace) -> Epoch:
 
 
 def many(options: argparse.Namespace, nets: int, compile: bool, channels_last: bool | None) -> Epoch:
-    """Plain and residual nets in turn when there is an even number of them, else residual ones."""
-    even = nets % 2 == 0
     switches = {"backend": "loop", "compile": compile, "channels_last": channels_last}
-    module = loops.bank(nets // 2 if even else nets, options.depth, arms=even, **switches)
-    return loops.through_lightning(module, images_of(options))
+    return loops.through_lightning(loops.bank(nets, options.depth, **switches), images_of(options))
 
 
 def stacked_step(nets: int, depth: int, device: str = "cpu", compile: bool = False) -> Callable[[Tensor, Tensor], None]:

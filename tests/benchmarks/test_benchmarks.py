@@ -24,6 +24,7 @@ from benchmarks import (
 )
 from benchmarks.harness import Comparison
 from benchmarks.loops import Pictures, public_script
+from lightning_app.common.errors import UserError
 from lightning_app.datamodules import CIFAR10
 from lightning_app.measures.core import probe
 from lightning_app.networks import CifarResNet, SimplifiedNet
@@ -85,7 +86,7 @@ def test_a_member_of_the_loop_is_the_net_trained_alone(found, monkeypatch):
 
 @pytest.mark.slow  # all measures of base.yaml
 def test_the_parts_of_an_epoch_are_scaled_and_weighed_by_their_schedule(found):
-    with pytest.raises(SystemExit, match=r"at least --probe, .* got 64 and 1000"):
+    with pytest.raises(UserError, match=r"at least --probe, .* got 64 and 1000"):
         found(epoch, *TINY)
     results = found(epoch, *TINY, "--modes", "eager", "--probe", "20")
     seconds = {name: values[0] for name, values in results.values["eager"].values.items()}

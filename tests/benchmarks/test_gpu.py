@@ -1,6 +1,7 @@
 """The command for a GPU, at tiny sizes on the CPU: what a second call does, what is cut off, and what each case writes."""
 
 import contextlib
+import itertools
 import json
 import sys
 import time
@@ -56,7 +57,7 @@ def call(tmp_path, monkeypatch):
 
 def writes(**differing: str) -> str:
     """Code of a case that writes what it was made by."""
-    made = gpu.made_by("python -m benchmarks.gpu --device cpu --quick") | differing
+    made = gpu.made_by("python -m benchmarks.gpu --out FOLDER --device cpu --quick") | differing
     return f"import json, sys; json.dump({made!r}, open(sys.argv[1], 'w'))"
 
 
@@ -86,6 +87,15 @@ def test_a_case_that_takes_too_long_is_cut_off_with_all_its_processes(call, tmp_
         while child.read_text().rpartition(")")[2].split()[0] not in "ZX":
             assert time.monotonic() - begun < 30  # of the minute that it would take
             time.sleep(0.1)
+
+
+def test_missing_data_end_it_with_one_message(tmp_path, monkeypatch, capfd):
+    monkeypatch.setattr(gpu, "CASES", dict(itertools.islice(gpu.CASES.items(), 1, 4)))
+    asked = ["--root", str(tmp_path), "--out", str(tmp_path), "--device", "cpu", "--quick"]
+    assert gpu.main(asked) == 2
+    said = capfd.readouterr()
+    assert said.err.count("error: expected CIFAR-10") == 1 and "Traceback" not in said.err
+    assert said.out.count("failed") == 1
 
 
 def test_without_a_gpu_it_is_an_error_message(tmp_path, monkeypatch, capsys):
