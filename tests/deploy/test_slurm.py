@@ -18,11 +18,12 @@ from tests.forked import MAIN, Popen
 from tests.helpers import LEARNING, command
 
 SCRIPTS = sorted((DEPLOY / "slurm").iterdir())
+ARRAY = {"SLURM_ARRAY_JOB_ID": "4711", "SLURM_ARRAY_TASK_ID": "0", "MINE": "4711_0"}
 ASKED = dict(os.environ)  # before any test: what others set in this process is nothing to the ranks
 SEEDS, DDP = "deploy/slurm/seeds.sbatch", "deploy/slurm/ddp.sbatch"
 # srun starts every rank, each the only one of its node, and returns the worst exit code; of a SIGTERM it kills them.
-# scancel sends its signal to the ranks of task 0: 4711, this job's own id, is that of the whole array, too. scontrol notes
-# that it was called.
+# scancel sends its signal to the ranks of task 0, or of a job that is no array: 4711, the id of the job of task 0, is that of
+# the whole array, too. scontrol notes that it was called, and fails as often as BUSY says.
 STANDINS = {
     "srun": """
         while [[ $1 == --* ]]; do shift; done
@@ -34,8 +35,8 @@ STANDINS = {
         for rank in "${ranks[@]}"; do wait "$rank" || { now=$?; ((now <= worst)) || worst=$now; }; done
         exit ${worst:-0}
     """,
-    "scancel": '[[ $2 == 4711_0 ]] && read -ra ranks < ranks && kill "-${1#--signal=}" "${ranks[@]}"',
-    "scontrol": 'echo "$@" >> requeued',
+    "scancel": '[[ $2 == "$MINE" ]] && read -ra ranks < ranks && kill "-${1#--signal=}" "${ranks[@]}"',
+    "scontrol": 'echo "$@" >> requeued; (($(wc -l < requeued) > ${BUSY:-0}))',
 }
 SAVES = "trap 'exit 143' TERM; touch started; while :; do sleep 0.05; done"
 HANGS = "trap '' TERM; touch started; while :; do sleep 0.05; done"
@@ -59,7 +60,7 @@ def script(file: Path, body: str) -> Path:
 
 def environment(cluster: Path, **variables: str) -> dict[str, str]:
     job = {"SLURM_JOB_ID": "4711", "SLURM_NTASKS": "1", "SLURM_NNODES": "1", "SLURM_NTASKS_PER_NODE": "1"}
-    job |= {"SLURM_JOB_NAME": "skipscope", "SLURM_ARRAY_JOB_ID": "4711", "SLURM_ARRAY_TASK_ID": "0"}
+    job |= {"SLURM_JOB_NAME": "skipscope"} | ({} if variables.get("MINE") == "4711" else ARRAY)
     own = {"PATH": f"{cluster / 'bin'}:{os.environ['PATH']}", "WANDB_MODE": "disabled", "OMP_NUM_THREADS": "1"}
     own["PYTHON"] = sys.executable
     return ASKED | job | own | variables
@@ -71,21 +72,22 @@ def submit(cluster: Path, name: str, *words: str, **variables: str) -> subproces
     return subprocess.run(call, cwd=cluster, env=environment(cluster, **variables), capture_output=True, text=True)
 
 
-def interrupted(cluster: Path, rank: str, interrupt) -> tuple[int, bool]:
-    """Exit code of the array script whose rank runs ``rank`` when ``interrupt(process)`` comes; was the job requeued?"""
+def interrupted(cluster: Path, rank: str, interrupt, name: str = SEEDS, **variables: str) -> tuple[int, int]:
+    """Exit code of a script whose rank runs ``rank`` when ``interrupt(process)`` comes, and how often it asked to be requeued."""
     python = str(script(cluster / "bin" / "rank", rank))
-    call = ["bash", SEEDS, "configs/res20.yaml"]
+    call = ["bash", name, "configs/res20.yaml"]
     grace = "1" if rank == HANGS else "60"  # it ends when the rank does
-    process = subprocess.Popen(call, cwd=cluster, env=environment(cluster, PYTHON=python, GRACE=grace))
+    own = environment(cluster, PYTHON=python, GRACE=grace, PAUSE="0", **variables)
+    process = subprocess.Popen(call, cwd=cluster, env=own)
     deadline = time.monotonic() + 120
     while not (cluster / "started").exists():
         assert time.monotonic() < deadline
         time.sleep(0.02)
     interrupt(process)
     code = process.wait(120)
-    requeued = cluster / "requeued"
-    assert not requeued.exists() or requeued.read_text() == "requeue 4711_0\n"
-    return code, requeued.exists()
+    asked = (cluster / "requeued").read_text().splitlines() if (cluster / "requeued").exists() else []
+    assert {*asked} <= {f"requeue {own['MINE']}"}
+    return code, len(asked)
 
 
 def warn(process: subprocess.Popen) -> None:
@@ -115,20 +117,31 @@ def test_a_job_is_warned_and_may_be_requeued(name):
 
 
 def test_before_the_time_limit_the_ranks_save_and_the_job_is_requeued(cluster):
-    assert interrupted(cluster, SAVES, warn) == (143, True)
+    assert interrupted(cluster, SAVES, warn) == (143, 1)
+
+
+def test_a_job_that_is_no_array_is_saved_and_requeued_by_its_own_number(cluster):
+    assert interrupted(cluster, SAVES, warn, DDP, MINE="4711") == (143, 1)
+
+
+@pytest.mark.parametrize("busy", [2, 9])
+def test_requeueing_is_tried_three_times(cluster, busy, capfd):
+    assert interrupted(cluster, SAVES, warn, BUSY=str(busy)) == (143, 3)
+    assert ("requeue 4711_0 failed: submit the job again" in capfd.readouterr().err) == (busy > 2)
 
 
 def test_ranks_that_hang_are_killed_and_the_job_is_requeued(cluster):
     code, requeued = interrupted(cluster, HANGS, warn)
     assert code != 0
-    assert requeued
+    assert requeued == 1
 
 
 def test_a_cancelled_job_is_not_requeued(cluster):
     def cancel(_):
-        subprocess.run([cluster / "bin" / "scancel", "--signal=TERM", "4711_0"], cwd=cluster, check=True)
+        call = [cluster / "bin" / "scancel", "--signal=TERM", "4711_0"]
+        subprocess.run(call, cwd=cluster, env=environment(cluster), check=True)
 
-    assert interrupted(cluster, SAVES, cancel) == (143, False)
+    assert interrupted(cluster, SAVES, cancel) == (143, 0)
 
 
 @pytest.mark.parametrize("code", [0, 2])
