@@ -44,6 +44,11 @@ trainer:
 """
 
 
+RUN_PAGES = {  # reports to try: file -> runs among the results
+    "cifar10.html": "yu-tomasi/reduced/runs/depth20~*",
+    "cifar10-200-epochs.html": "yu-tomasi/runs/depth20~0-0",
+    "cifar10-batchnorm.html": "yu-tomasi/runs/full20early",
+}
 WRITTEN = {  # pages written by hand, and those of the papers, in the order in which they are listed
     "Use": {
         "Training": "training",
@@ -99,8 +104,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     for file in [
         *results,
         *pictures,
-        File.generated(config, "cifar10.html", content=report_page("yu-tomasi/reduced/runs/depth20~*")),
-        File.generated(config, "cifar10-batchnorm.html", content=report_page("yu-tomasi/runs/full20early")),
+        *(File.generated(config, name, content=report_page(runs)) for name, runs in RUN_PAGES.items()),
     ]:
         files.append(file)
     config.nav = [

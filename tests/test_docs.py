@@ -21,7 +21,7 @@ from tests.report.chromium import needs_chromium, tab
 sys.path.insert(0, str(ROOT / "docs"))  # scripts beside the pages, no package
 from comments import comment_of, fenced, fields, linked
 from docstrings import EVERY_RUN, SECTIONS, SHOWING, YOUR_OWN, Documented, documented
-from generate import module_stems, page_of, use
+from generate import RUN_PAGES, module_stems, page_of, use
 
 EVERY = documented()
 MEASURES = [one for one in EVERY if one.name not in EVERY_RUN]
@@ -167,7 +167,7 @@ def test_every_module_of_measures_has_a_page(site):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["cifar10.html", "cifar10-batchnorm.html"])
+@pytest.mark.parametrize("name", RUN_PAGES)
 def test_runs_on_cifar_10_are_pages_to_try(site, name):
     page = (site / name).read_text()
     assert "<main data-arms=" in page and "learning-train-risk" in page and "script-src 'sha256-" in unescape(page)
@@ -222,8 +222,7 @@ def test_every_heading_has_an_entry_and_every_word_under_it_is_there(site, index
     for one in index:
         file, _, anchor = one["location"].partition("#")
         indexed.setdefault(file, {})[anchor] = one["text"]
-    reports = {"cifar10.html", "cifar10-batchnorm.html"}
-    assert indexed.keys() == {str(file.relative_to(site)) for file in site.rglob("*.html")} - reports - {"404.html"}
+    assert indexed.keys() == {str(file.relative_to(site)) for file in site.rglob("*.html")} - {*RUN_PAGES, "404.html"}
     for name, sections in indexed.items():
         main = re.search(r'itemprop="articleBody">(.*)</div>\s*</div><footer>', (site / name).read_text(), re.DOTALL)[1]
         assert re.findall(r'<h[1-6] [^>]*?id="([^"]+)', main) == [*sections], name
