@@ -12,6 +12,7 @@ from lightning_app.papers.verdicts import Sample
 from lightning_app.runs.reader import Net
 
 ArraysRead = dict[str, set[tuple[str, float]]]  # run -> (family, epoch): what evidence must hold
+Arrays = dict[str, np.ndarray]
 Pieces = Mapping[str, Mapping[str, np.ndarray]]  # arrays by piece of a computation
 
 
@@ -128,18 +129,21 @@ class Results:
         found = [self._arrays(run, net, family, self.epochs(run)) for net in self.nets(run, arm)]
         there, seeds = [arrays for arrays in found if arrays], len(self.plans[run].seeds)
         few = f"final {family} arrays of {len(there)} of {seeds} seeds" if len(there) < seeds else ""
-        return self._sample([value(arrays) for arrays in there], few if there else self.incomplete(run))
+        return self._sample([value(arrays) for arrays in there], few if self.has_ended(run) else self.incomplete(run))
 
-    def arrays(self, run: str, arm: str, family: str, epoch: int | None = None) -> list[dict[str, np.ndarray]]:
-        """For figures: a family's arrays of each seed, at an epoch or at the last one where they were saved."""
-        found = []
-        for net in self.nets(run, arm):
-            epochs = net.run.array_epochs(family)
-            if epochs and (epoch is None or epoch in epochs):
-                found.append(self._arrays(run, net, family, epochs[-1] if epoch is None else epoch))
-        return [arrays for arrays in found if arrays]
+    def arrays(self, run: str, arm: str, family: str) -> tuple[list[Arrays], list[Arrays]]:
+        """For figures: a family's arrays before training and after the final epoch, of each seed that is done.
 
-    def _arrays(self, run: str, net: Net, family: str, epoch: float) -> dict[str, np.ndarray]:
+        Where none is done, those before training of each seed, and no others.
+        """
+        both = [
+            [self._arrays(run, net, family, epoch) for epoch in (0, self.epochs(run))] for net in self.nets(run, arm)
+        ]
+        chosen = [of_seed for of_seed in both if of_seed[1]] or both
+        start, end = ([of_seed[place] for of_seed in chosen if of_seed[place]] for place in (0, 1))
+        return start, end
+
+    def _arrays(self, run: str, net: Net, family: str, epoch: float) -> Arrays:
         """A family's arrays of one net after an epoch; noted, so that they are kept with the results."""
         self.arrays_read.setdefault(run, set()).add((family, epoch))
         return net.arrays(family, epoch)

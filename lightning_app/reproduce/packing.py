@@ -145,8 +145,8 @@ def _left_out(run: RunFolder, contents: Mapping[str, bytes]) -> list[str]:
         said.append("the optimizer's state: training is finished")
     elif f"{CHECKPOINTS}/{LAST}" not in contents:
         said.append("weights: the run has no checkpoint")
-    if len(run.made()) > 1:  # whose earlier parts may have been packed, and gone on from there
-        said.append("what was left out when earlier parts of the run were packed")
+    if len(run.made()) > 1:  # this machine may have only what evidence of the parts before had kept
+        said.append("what earlier evidence had left out, if the run went on from that")
     return said
 
 

@@ -119,8 +119,26 @@ def test_arrays_at_the_end_are_of_the_last_epoch_and_lacking_ones_are_counted():
     assert one_behind.sample_at_end(*read) == Sample((4.0,), "final family arrays of 1 of 2 seeds")
     all_behind = results(*(Made(arm, seed, range(2)) for arm in (PLAIN, RESIDUAL) for seed in (0, 1)))
     assert all_behind.sample_at_end(*read) == Sample((), "epoch 1 of 4")
+    all_lost = results(saved(0, 0), saved(1, 0), *whole)
+    assert all_lost.sample_at_end(*read) == Sample((), "final family arrays of 0 of 2 seeds")
     first = found.history("run", PLAIN, "family", ["a", "b"])
     assert [array.tolist() for array in first] == [[0.0, 100.0, 4.0, 100.0], []], "of the first seed, epoch by epoch"
+
+
+def test_arrays_for_figures_are_of_the_seeds_that_are_done_before_and_after():
+    def saved(seed: int, *epochs: int) -> Made:
+        return Made(PLAIN, seed, ALL, {epoch: {"a": np.array([10 * seed + epoch])} for epoch in epochs})
+
+    def read(*nets: Made) -> list[list[int]]:
+        found = results(*nets)
+        both = [[int(its["a"][0]) for its in of] for of in found.arrays("run", PLAIN, "family")]
+        assert found.arrays_read == {"run": {("family", 0), ("family", 4)}}, "and are kept, whatever there is yet"
+        return both
+
+    assert read(saved(0, 0, 4), saved(1, 0, 4)) == [[0, 10], [4, 14]]
+    assert read(saved(0, 0, 2), saved(1, 0, 4)) == [[10], [14]], "the first seed is still training"
+    assert read(saved(0, 0, 2), saved(1, 0)) == [[0, 10], []]
+    assert read(saved(0, 0, 4), saved(1, 4)) == [[0], [4, 14]]
 
 
 def test_computed_numbers_wait_for_all_their_pieces():

@@ -183,7 +183,7 @@ def test_what_is_left_out_is_said(tmp_path):
     for part in ({"epoch": 0}, {"epoch": 1}):
         run.add_made(part)
     pack(run, tmp_path / "resumed", False, ())
-    assert left_out(tmp_path / "resumed")[-1] == "what was left out when earlier parts of the run were packed"
+    assert left_out(tmp_path / "resumed")[-1] == "what earlier evidence had left out, if the run went on from that"
 
 
 def test_no_folder_of_the_machine_is_kept(tmp_path):

@@ -35,6 +35,7 @@ from lightning_app.reproduce.registration import NOWHERE
 from lightning_app.statistics.paired import paired
 from tests.reproduce.conftest import BY_PRINT, SEPARATED
 
+READINGS = ("", "_transferred", "_branch")
 COUNT_32 = 461_232  # convolution weights at depth 32
 
 
@@ -429,18 +430,37 @@ def test_fig_3_true_under_one_reading_only_is_an_artefact(leave, made, tmp_path)
     assert counts.tolist() == [2, 20, 20, 1]  # the first and the fully connected one; all; all; of these the last
 
 
-def test_the_figure_of_fig_3_shows_no_net_that_is_still_training_and_keeps_its_start(leave, results):
-    samples = {f"cushion/layer10/samples{reading}": np.arange(1.0, 9.0) for reading in ("", "_transferred", "_branch")}
-    arrays = {"cushion": dict.fromkeys(("plain", "residual"), samples)}
-    leave(SEED_RUNS["depth20"], cushion_medians(20, 1.0, -0.1), seeds=(1,), arrays=arrays)
+def test_the_figure_of_fig_3_shows_no_net_that_is_still_training(leave, results):
+    def arrays(seed: int):
+        samples = {f"cushion/layer10/samples{reading}": np.arange(1.0, 9.0) + 100 * (seed != 1) for reading in READINGS}
+        return {"cushion": dict.fromkeys(("plain", "residual"), samples)}
+
+    numbers = cushion_medians(20, 1.0, -0.1)
+    leave(SEED_RUNS["depth20"], numbers, seeds=(1,), arrays=arrays(1))
     for seed in (0, 2):
-        still = {"seeds": (seed,), "finished": False, "epochs": (0, 150), "arrays": arrays, "name": f"depth20~{seed}"}
-        leave(SEED_RUNS["depth20"], cushion_medians(20, 1.0, -0.1), **still)
-    leave(SEED_RUNS["depth32"], cushion_medians(32, 1.0, -0.1), finished=False, epochs=(0, 100), arrays=arrays)
+        still = {"seeds": (seed,), "finished": False, "epochs": (0, 150), "name": f"depth20~{seed}"}
+        leave(SEED_RUNS["depth20"], numbers, arrays=arrays(seed), **still)
+    leave(SEED_RUNS["depth32"], numbers, finished=False, epochs=(0, 100), arrays=arrays(0))
     artefact, found = results("fig-3", "yu-tomasi")
-    assert [axes.get_title().partition("\n")[0] for axes in artefact.draw(found).axes] == ["depth 20"] * 3
-    for depth in (20, 32):
-        assert ("cushion", 0) in found.arrays_read[f"depth{depth}"]
+    drawn = artefact.draw(found).axes
+    assert [axes.get_title().partition("\n")[0] for axes in drawn] == ["depth 20"] * 3
+    assert all(axes.get_xlim()[1] < 10 for axes in drawn)  # before and after training are of seed 1
+
+
+def test_the_right_side_of_fig_7_is_empty_while_nets_are_training(leave, results):
+    keys = {"plain": "weight_mass", "residual": "weight_mass_transferred"}
+    parts = {"counts": np.ones(4), "edges": np.linspace(-0.5, 0.5, 5)}
+    by_arm = {
+        arm: {f"{key}/histogram{part}/{name}": a for part in ("", "_id") for name, a in parts.items()}
+        for arm, key in keys.items()
+    }
+    for seed, end, drawn in ((0, 100, [True, False]), (1, 200, [True, True])):
+        kept = {"seeds": (seed,), "finished": end == 200, "epochs": (0, end), "name": f"depth32~{seed}"}
+        leave(SEED_RUNS["depth32"], table_3_numbers(), arrays={"weight_mass": by_arm}, **kept)
+        artefact, found = results("fig-7", "yu-tomasi")
+        top = artefact.draw(found).axes[:2]
+        assert [axes.get_title() for axes in top] == ["all weights, epoch 0", "all weights, epoch 200"]
+        assert [bool(axes.lines or axes.patches) for axes in top] == drawn
 
 
 def test_the_figure_of_noise_shows_no_net_that_is_still_training(leave, results):

@@ -103,8 +103,8 @@ SHOWN = (*NORMALISED[:3], UNNORMALISED[0])
 
 
 def _draw_lengths(axes: figures.Axes, results: Results, setting: Setting) -> None:
-    for epoch, label, shade in ((0, "start", "other-0"), (None, "end", "residual-0")):
-        saved = results.arrays(setting.run.name, setting.arm, "depth", epoch)
+    found = results.arrays(setting.run.name, setting.arm, "depth")
+    for saved, label, shade in zip(found, ("start", "end"), ("other-0", "residual-0")):
         shares = [arrays["depth/outputs"] / arrays["depth/outputs"].sum() for arrays in saved]
         if shares:
             colour = figures.COLOURS[shade][0]

@@ -3,8 +3,6 @@
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from lightning_app.papers.parts import Artefact
 from lightning_app.papers.predicates import Factor, above, at_most, below, noted, tested
 from lightning_app.papers.results import Results
@@ -63,18 +61,16 @@ def _exceptions(medians: Sequence[tuple[Sample, Sample]]) -> Sample:
 
 def draw_fig_3(results: Results) -> figures.Figure:
     """Per-sample cushions of layer 10 at the end and before training, first seed that is done: a row for each trained depth."""
-
-    def samples(depth: int, epoch: int) -> list[dict[str, np.ndarray]]:  # one a reading, by arm
-        there = [(arm, its) for arm in ARMS for its in results.arrays(f"depth{depth}", arm, "cushion", epoch)[:1]]
-        return [{arm: its[f"cushion/layer10/samples{reading}"] for arm, its in there} for reading in CUSHIONS.values()]
-
     # Also of nets that are still training: what a figure reads is what is kept of them.
-    start = {depth: samples(depth, 0) for depth in (20, 32)}
-    end = {depth: samples(depth, results.epochs(f"depth{depth}")) for depth in start}
-    trained = [depth for depth in end if any(end[depth])] or [20]
+    found = {depth: {arm: results.arrays(f"depth{depth}", arm, "cushion") for arm in ARMS} for depth in (20, 32)}
+    trained = [depth for depth, of in found.items() if any(end for _, end in of.values())] or [20]
     figure, grid = figures.canvas(len(trained), len(CUSHIONS))
     for row, depth in zip(grid, trained):
-        for axes, convention, after, before in zip(row, CUSHIONS, end[depth], start[depth]):
+        for axes, (convention, reading) in zip(row, CUSHIONS.items()):
+            key = f"cushion/layer10/samples{reading}"
+            before, after = (
+                {arm: its[key] for arm, of in found[depth].items() for its in of[when][:1]} for when in (0, 1)
+            )
             figures.outlines(axes, after, before)
             axes.set(title=f"depth {depth}\n{convention}", xlabel="cushion of layer 10", ylabel="samples")
     return figure
@@ -135,9 +131,9 @@ def interlayer(results: Results) -> list[Claim]:
 
 
 def draw_interlayer(results: Results) -> figures.Figure:
-    """Per-sample interlayer cushions of block 5, first seed, in both modes."""
+    """Per-sample interlayer cushions of block 5 at the end, first seed, in both modes."""
     figure, (grid,) = figures.canvas(1, 2)
-    arrays = {arm: results.arrays(FULL.name, arm, "interlayer")[:1] for arm in ARMS}
+    arrays = {arm: results.arrays(FULL.name, arm, "interlayer")[1][:1] for arm in ARMS}
     for axes, (mode, family) in zip(grid, MODES.items()):
         samples = {arm: a[f"{family}/{BLOCK}/samples"] for arm, found in arrays.items() for a in found}
         figures.outlines(axes, samples)

@@ -327,10 +327,11 @@ LOOKS = {PLAIN: ("p (plain)", "weight_mass"), RESIDUAL: ("t = T(r) (residual)", 
 def draw_fig_7(results: Results) -> figures.Figure:
     """Top: all weights, the y axis cut at 800 as in the paper; bottom: ID entries of t. Left: epoch 0; right: the last."""
     figure, grid = figures.canvas(2, 2)
+    found = {arm: results.arrays("depth32", arm, "weight_mass") for arm in ARMS}
     for column, epoch in enumerate((0, results.epochs("depth32"))):
         for arm in ARMS:
             label, key = LOOKS[arm]
-            for arrays in results.arrays("depth32", arm, "weight_mass", epoch)[:1]:
+            for arrays in found[arm][column][:1]:
                 for axes, part in zip(grid[:, column], ("", "_id") if arm == RESIDUAL else ("",)):
                     counts, edges = (arrays[f"{key}/histogram{part}/{name}"] for name in ("counts", "edges"))
                     figures.stairs(axes, counts, edges, arm, label)
