@@ -151,7 +151,8 @@ def not_compiled(said: str) -> str:
     line = re.search(r"fatal error: .*", said) or re.search(r".*", said.strip())
     return (
         f"torch.compile failed ({line[0] if line else ''}): it needs a C++ compiler and Python's headers (on Debian g++ and "
-        "python3-dev). Install them, or leave out what compiles (model.compile). SKIPSCOPE_TRACEBACK=1 shows all that was said."
+        "python3-dev). Install them, or leave out what compiles (--model.compile false). SKIPSCOPE_TRACEBACK=1 "
+        "shows all that was said."
     )
 
 

@@ -26,11 +26,11 @@ from lightning_app.cli.safety import importable, placed
 from lightning_app.common.errors import UserError, nearest
 from lightning_app.common.provenance import configs, packaged
 from lightning_app.common.safe_io import read_yaml
+from lightning_app.runs.configuration import MACHINE_OPTIONS
 from lightning_app.runs.folder import CHECKPOINTS, CONFIG
 
 CONFIG_OPTIONS = ("--config", "-c")
 FROM_RUN = ("model", "data")  # what those that look at a checkpoint take whole from its run's configuration
-HOW = ("compile", "backend")  # of these: how it was computed, which this machine may not be able to
 LOOKING = ("validate", "test", "measure")  # at a checkpoint
 UNKNOWN_KEY = re.compile(
     r"unrecognized arguments: --([\w.]+)|[Oo]ption '([\w.]+)' is not accepted|option '([\w.]+)'|Key '([\w.]+)'"
@@ -306,7 +306,9 @@ def prescan(argv: Sequence[str]) -> tuple[list[str], bool]:
     files = [Path(option.value) for option in options if option.name in CONFIG_OPTIONS and option.value is not None]
     given = [read_yaml(file) for file in files if os.path.exists(file)]  # others: texts, or for the parser to report
     names_net = any("model" in config for config in given) or any(
-        option.name == "--model" or option.name.startswith("--model.") for option in options
+        option.name == "--model" or option.name.startswith("--model.")
+        for option in options
+        if option.name.removeprefix("--") not in MACHINE_OPTIONS  # such as model.compile, which says nothing of the net
     )
     checkpoints = [option.value for option in options if option.name == "--ckpt_path"]
     own = command in LOOKING and not names_net and checkpoints and Path(checkpoints[-1] or "").is_file()
@@ -343,10 +345,6 @@ def _of_run(checkpoint: Path, measures: bool) -> Mapping[str, Any]:
         )
     own = read_yaml(config)
     kept = {key: own[key] for key in FROM_RUN if key in own}
-    for part in [one for one in kept.values() if isinstance(one, dict)]:
-        for options in [one for one in (part, part.get("init_args")) if isinstance(one, dict)]:
-            for name in HOW:
-                options.pop(name, None)
     trainer = own["trainer"] if isinstance(own.get("trainer"), dict) else {}
     kept["trainer"] = {"callbacks": _measures(trainer.get("callbacks")) if measures else []}
     if trainer.get("precision"):

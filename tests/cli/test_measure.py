@@ -167,32 +167,36 @@ def test_what_cannot_be_measured_is_listed_with_the_reason(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("words", "message", "taken"),
     [
-        (("--ckpt_path", "none.ckpt"), "found no file none.ckpt"),
-        (("--model.net", "SimplifiedNet", "--weights", "a.pth", "--ckpt_path", __file__), "give one of them"),
-        (("--model.net", "SimplifiedNet", "--weights", "none.pth"), "expected weights at none.pth"),
-        (("--model.net", "torchvision.models.resnet18"), "has outputs (1000,) for a sample, the data have 10 classes"),
-        (("--model.net", "torchvision.models.resnot18"), "there is no class 'resnot18'"),
-        (("--model.net", "torchvision.models.resnet18", "--model.net.classes", "10"), "there is no option 'classes'"),
+        (("--ckpt_path", "none.ckpt"), "found no file none.ckpt", 0),
+        (("--model.net", "SimplifiedNet", "--weights", "a.pth", "--ckpt_path", __file__), "give one of them", 1),
+        (("--model.net", "SimplifiedNet", "--weights", "none.pth"), "expected weights at none.pth", 1),
+        (
+            ("--model.net", "torchvision.models.resnet18"),
+            "has outputs (1000,) for a sample, the data have 10 classes",
+            1,
+        ),
+        (("--model.net", "torchvision.models.resnot18"), "there is no class 'resnot18'", 0),
+        (
+            ("--model.net", "torchvision.models.resnet18", "--model.net.classes", "10"),
+            "there is no option 'classes'",
+            0,
+        ),
     ],
 )
-def test_mistakes_are_error_messages(tmp_path, monkeypatch, capsys, words, message):
+def test_mistakes_are_error_messages(tmp_path, monkeypatch, capsys, words, message, taken):
     monkeypatch.chdir(tmp_path)
     locks = []
     monkeypatch.setattr(training, "take", lambda folder: locks.append(take(folder)) or locks[-1])
     assert message in refused("measure", *words, *FEW, capsys=capsys, monkeypatch=monkeypatch)
     assert not list(tmp_path.rglob("log.csv"))
-    before = message.startswith(("found no", "there is no"))  # a folder is chosen
-    assert [lock.closed for lock in locks] == [True] * (not before)
+    assert [lock.closed for lock in locks] == [True] * taken
 
 
 def test_a_checkpoint_brings_its_runs_net_and_data(tmp_path):
     (tmp_path / "run" / "checkpoints").mkdir(parents=True)
-    model, data = {"arms": {"residual": {}, "plain": {"twin_of": "residual"}}}, {"class_path": "CIFAR10"}
-    taken = {"model": model, "data": {**data, "init_args": {"probe_size": 8}}}
-    there = {"compile": True, "backend": "graph"}  # a compiler and a GPU, which this machine may not have
-    config = {"model": model | there, "data": {**data, "init_args": {"compile": True, "probe_size": 8}}}
+    config = {"model": {"arms": {"residual": {}, "plain": {"twin_of": "residual"}}}, "data": {"class_path": "Digits"}}
     theirs = [
         {"class_path": "elsewhere.Anything", "init_args": {"file": "x"}},
         {"class_path": "callbacks.HessianSpectrum", "init_args": {"samples": 7, "seed": {"class_path": "os.system"}}},
@@ -204,11 +208,12 @@ def test_a_checkpoint_brings_its_runs_net_and_data(tmp_path):
     checkpoint = str(tmp_path / "run" / "checkpoints" / "last.ckpt")
     Path(checkpoint).touch()
     (command, option, own, *rest), from_run = prescan(["measure", "--ckpt_path", checkpoint])
+    own_of_measure = own
     assert from_run
     assert (command, option, rest) == ("measure", "--config", ["--ckpt_path", checkpoint])
     found = yaml.safe_load(own)
     callbacks = found["trainer"].pop("callbacks")
-    assert found == {**taken, "trainer": {"precision": "64-true"}}
+    assert found == {**config, "trainer": {"precision": "64-true"}}
     listed = yaml.safe_load((ROOT / "configs" / "measure.yaml").read_text())["trainer"]["callbacks"]
     assert {one["class_path"] for one in callbacks} == {one["class_path"] for one in listed}
     options = [(one["class_path"], one.get("init_args")) for one in callbacks]
@@ -219,8 +224,10 @@ def test_a_checkpoint_brings_its_runs_net_and_data(tmp_path):
     for looking in ("validate", "test"):  # which measure nothing
         (_, _, own, *_), from_run = prescan([looking, "--ckpt_path", checkpoint])
         assert from_run
-        assert yaml.safe_load(own) == {**taken, "trainer": {"precision": "64-true", "callbacks": []}}
+        assert yaml.safe_load(own) == {**config, "trainer": {"precision": "64-true", "callbacks": []}}
     assert prescan(["fit", "--ckpt_path", checkpoint]) == (["fit", "--ckpt_path", checkpoint], False)
+    elsewhere = ["measure", "--ckpt_path", checkpoint, "--model.compile", "false"]  # on a machine without a compiler
+    assert prescan(elsewhere) == (["measure", "--config", own_of_measure, *elsewhere[1:]], True)
     named = ["measure", "--ckpt_path", checkpoint, "--model.net", "SimplifiedNet"]
     assert prescan(named) == (named, False)
     (tmp_path / "net.yaml").write_text("model: {seeds: 1}\n")

@@ -52,7 +52,7 @@ def test_a_mistake_trains_nothing(words, said, capsys):
     assert said in capsys.readouterr().err
 
 
-def test_a_folder_with_a_comma_is_refused_before_anything_is_trained():
+def test_a_folder_with_a_comma_is_refused():
     run = {"root": "a,b", "group": "g", "name": "n"}
     with pytest.raises(UserError, match="a,b/g/n has a comma: choose another --run"):
         _asked({"run": run, "model": {"seeds": "0", "arms": {"a": {}, "b": {}}}, "trainer": {}})
