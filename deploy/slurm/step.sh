@@ -36,7 +36,8 @@ requeue() {
 # stop_step PID: SIGTERM to every rank, upon which fit saves between two batches, at the same one on all ranks. A rank that
 # hangs (in a driver, in a dead network) is killed after a minute, and the run resumes from its last checkpoint.
 stop_step() {
-    scancel --signal=TERM "$(this_job)" || kill -TERM "$1" 2>/dev/null || true # without scancel srun kills its ranks, and the run resumes from its last checkpoint
+    # Without scancel srun kills its ranks, and the run resumes from its last checkpoint.
+    scancel --signal=TERM "$(this_job)" || kill -TERM "$1" 2>/dev/null || true
     for ((seconds = 0; seconds < ${GRACE:-60}; seconds++)); do
         kill -0 "$1" 2>/dev/null || return 0
         sleep 1

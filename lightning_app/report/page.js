@@ -133,7 +133,7 @@ function reveal() {
 
 const lacking = arm => arm.nets.some(([, seed]) => state.seeds.includes(String(seed)));
 const hidden = ({arm, seed}) => arm && (state.off.includes(arm.arm) || state.seeds.includes(seed));
-const look = colour => ({style: `color: ${colour}`});
+const look = colour => ({style: `color:${colour}`});
 const mean = values => values.reduce((sum, value) => sum + value, 0) / values.length;
 
 // Curves that are drawn as one: seeds of an arm, each line of theirs for itself.
@@ -487,12 +487,12 @@ function heat(title, {names, epochs, back, cells, low, high, stops}, pick) {
   const map = pixels(epochs.length, names.length, pen => cells.forEach((row, i) => row.forEach((value, j) => {
     if (isFinite(value)) pen.drawImage(strip, 0, Math.round(255 * (high - value) / (high - low || 1)), 1, 1, j, names.length - 1 - i, 1, 1);
   })));
-  const ticks = (name, list, most) => node("div", {class: name}, ...list.flatMap((each, i) => i % Math.ceil(list.length / most) ? [] : [node("span", {style: `--i: ${i}`}, each)]));
+  const ticks = (name, list, most) => node("div", {class: name}, ...list.flatMap((each, i) => i % Math.ceil(list.length / most) ? [] : [node("span", {style: `--i:${i}`}, each)]));
   const mark = node("i"), line = node("b");
   let at = [0, epochs.length - 1];
   const put = (steps, enter) => {
-    const [i, j] = at = [names, epochs].map((all, k) => max(0, min(all.length - 1, Math.floor(steps[k]))));
-    mark.style = `--i: ${i}; --j: ${j}`;
+    const [i, j] = at = [names, epochs].map((all, k) => max(0, min(all.length - 1, steps[k] | 0)));
+    mark.style = `--i:${i};--j:${j}`;
     if (enter) pick(i, j);
     else say(`${names[i]}, epoch ${epochs[j]}: ${digits(back(cells[i][j]))}`);
   };
@@ -506,9 +506,9 @@ function heat(title, {names, epochs, back, cells, low, high, stops}, pick) {
     }}, map, line, mark);
   const listing = node("div", {class: "scroll"}), table = node("details", {toggle: () => listing.replaceChildren(rowsOf([["layer", ...epochs], ...cells.map((row, i) => [names[i], ...row.map(value => digits(back(value)))])]))},
     node("summary", {}, "table"), listing);
-  const box = node("div", {class: "map", style: `--n: ${names.length}; --m: ${epochs.length}`}, node("h3", {}, title), ticks("layers", names.map((name, i) => +name.slice(5) || i + 1), 10),
+  const box = node("div", {class: "map", style: `--n:${names.length};--m:${epochs.length}`}, node("h3", {}, title), ticks("layers", names.map((name, i) => /\d[._]/.test(names) ? i + 1 : +name.slice(5)), 10),
     grid, strip, ticks("shades", [low, (low + high) / 2, high].map(each => back(each).toPrecision(3)), 3), ticks("epochs", epochs.map(brief), 6), table);
-  return {box, show: () => { line.style = `--j: ${placeIn(epochs)}`; }};
+  return {box, show() { line.style = `--j:${placeIn(epochs)}`; }};
 }
 
 let mapped = [];

@@ -207,8 +207,13 @@ def test_maps_answer_to_pointer_and_keys(single, finished):
 @needs_chromium
 def test_a_map_counts_layers_whose_names_are_no_numbers(tmp_path):
     run, layers = bare_run(tmp_path / "run", epochs=1), ("layer1.0.conv1", "layer1.0.conv2", "layer2.0.conv1")
+    blocks = ("layer1.0", "layer1.1", "layer2.0", "layer2.10")
     for epoch in (0, 1):
         run.append(rows("plain", epoch, {f"signal/{layer}/rms": epoch + i for i, layer in enumerate(layers)}))
+        run.append(rows("plain", epoch, {f"interlayer/{block}/mean": epoch + i for i, block in enumerate(blocks)}))
     with tab(write_report([run]), anchor="#maps") as opened:
         opened.until(READY)
         assert opened.run(TICKS) == ["1", "2", "3"]
+        opened.run("location.hash = 'maps&map=' + encodeURIComponent('interlayer/*/mean')")
+        opened.until("document.querySelector('#maps-figure select').value === 'interlayer/*/mean'")
+        assert opened.until(f"{TICKS}.length === 4 && {TICKS}") == ["1", "2", "3", "4"]

@@ -62,6 +62,14 @@ def test_what_is_not_tested_yet_is_one_line(results):
     assert [row[0].text for table in (full, line) for row in table.rows] == ["L of <net>", "″", "E", "″"]
 
 
+def test_every_reading_of_a_row_says_what_it_lacks(results):
+    record = json.loads((results / RECORD).read_text())
+    for reading in record["rows"][0]["readings"]:
+        reading["missing"] = "1 of 3 seeds"
+    (results / RECORD).write_text(json.dumps(record))
+    assert tables([results])[0].rows[1][-1].text == "1 of 3 seeds"
+
+
 def test_what_is_no_record_is_an_error_that_says_what_was_expected(run, results, capsys):
     (results / RECORD).write_text('{"rows": [{"quantity": "L"}]}')
     assert main(["report", str(run.path), str(results)]) == 2
