@@ -32,7 +32,8 @@ def executed(folder: Path) -> dict[Path, dict[str, Any]]:
     cells = [cell for one, reset in zip(opened.values(), forget) for cell in (*one.cells, reset)]
     where = {"metadata": {"path": str(folder)}}
     whole = nbformat.v4.new_notebook(cells=cells)
-    client = NotebookClient(whole, timeout=300, kernel_name="python3", record_timing=False, resources=where)
+    patience = {"timeout": 300, "startup_timeout": 300, "iopub_timeout": 120}  # seconds, on a busy machine
+    client = NotebookClient(whole, kernel_name="python3", record_timing=False, resources=where, **patience)
     client.execute(env=os.environ | {"PYTHONWARNINGS": QUIET})
     return {path: cleaned(json.loads(nbformat.writes(one))) for path, one in opened.items()}
 

@@ -170,6 +170,8 @@ class Board:
         # Nobody looks for runs during a drawing, and the first one takes long on a busy machine.
         if not view.drawn and not stamps:
             return False
+        if stamps != view.stamps:
+            self._search()  # the order of the runs, and when each was written, are of the same moment as the numbers
         try:
             drawn = self._worker.draw(Asked(stamps, view.step, view.looking))
         except Ended as error:

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -73,15 +74,24 @@ def test_what_another_command_or_commit_measured_is_measured_again(call, differi
     assert call(1, "raise SystemExit(3)") == 1
 
 
-def test_a_case_that_takes_too_long_is_cut_off_with_all_its_processes(call, tmp_path):
+def test_a_case_that_takes_too_long_is_cut_off_with_all_its_processes(call, tmp_path, monkeypatch):
     deaf = (
         "import os, signal, sys, time; child = os.fork(); "
         f"print(child, file=open({str(tmp_path / 'pid')!r}, 'w')) if child else signal.signal(15, signal.SIG_IGN); "
         "time.sleep(60)"
     )
+    file, start = tmp_path / "pid", subprocess.Popen
+
+    def started(*words, **options) -> subprocess.Popen:  # its time begins when it runs
+        process = start(*words, **options)
+        while not (file.exists() and file.read_text().endswith("\n")):
+            time.sleep(0.01)
+        return process
+
+    monkeypatch.setattr(gpu.subprocess, "Popen", started)
     begun = time.monotonic()
-    assert call(0.08, deaf) == gpu.AGAIN
-    child = Path(f"/proc/{(tmp_path / 'pid').read_text().strip()}/stat")
+    assert call(0.05, deaf) == gpu.AGAIN
+    child = Path(f"/proc/{file.read_text().strip()}/stat")
     with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it is gone
         while child.read_text().rpartition(")")[2].split()[0] not in "ZX":
             assert time.monotonic() - begun < 30  # of the minute that it would take

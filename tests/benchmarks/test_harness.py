@@ -75,7 +75,7 @@ def test_a_process_that_nobody_can_call_again_ends():
     (process,) = set(multiprocessing.active_children()) - before
     del turn
     gc.collect()
-    process.join(20)
+    process.join(120)
     assert process.exitcode == 0
 
 

@@ -442,7 +442,7 @@ def test_a_step_that_a_scaler_skips_is_none_also_of_an_optimizer_that_skips_it_i
 def ddp(rank: int, folder: Path) -> nn.Module:
     """One of two processes; the net is wrapped, and each process trains on its half of a batch."""
     store = dist.FileStore(str(folder / "store"), 2)
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=2, timeout=timedelta(seconds=60))
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=2, timeout=timedelta(seconds=300))
     try:
         net = nn.parallel.DistributedDataParallel(small_net())
         optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
@@ -465,7 +465,7 @@ def test_of_two_processes_the_first_measures_and_neither_waits(tmp_path):
         try:
             net = ddp(0, tmp_path)
         finally:
-            print(other.communicate(timeout=60)[1])
+            print(other.communicate(timeout=300)[1])
     assert other.returncode == 0
     log = skipscope.open_run(tmp_path / "run").log()
     assert not log.duplicated(["step", "name", "member"]).any() and not log["name"].str.startswith("failed/").any()

@@ -75,6 +75,7 @@ sys.exit(processes.to_its_end([]))
 TRAINING = """
 import os, signal, sys, time
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+time.sleep(1)  # in which the parent comes to know it
 print(os.getpid(), flush=True)
 time.sleep(300)
 """

@@ -4,7 +4,6 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -38,8 +37,8 @@ STANDINS = {
     "scancel": '[[ $2 == "$MINE" ]] && read -ra ranks < ranks && kill "-${1#--signal=}" "${ranks[@]}"',
     "scontrol": 'echo "$@" >> requeued; (($(wc -l < requeued) > ${BUSY:-0}))',
 }
-SAVES = "trap 'exit 143' TERM; touch started; while :; do sleep 0.05; done"
-HANGS = "trap '' TERM; touch started; while :; do sleep 0.05; done"
+SAVES = "trap 'exit 143' TERM; until [[ -s ranks ]]; do sleep 0.01; done; touch started; while :; do sleep 0.05; done"
+HANGS = "trap '' TERM; until [[ -s ranks ]]; do sleep 0.01; done; touch started; while :; do sleep 0.05; done"
 
 
 @pytest.fixture
@@ -91,7 +90,10 @@ def interrupted(cluster: Path, rank: str, interrupt, name: str = SEEDS, **variab
 
 
 def warn(process: subprocess.Popen) -> None:
-    """What SLURM does before the time limit: SIGUSR1 to the batch script."""
+    """What SLURM does before the time limit: SIGUSR1 to the batch script, which has set its trap long ago."""
+    caught = Path(f"/proc/{process.pid}/status")
+    while not int(caught.read_text().partition("SigCgt:")[2].split()[0], 16) >> (signal.SIGUSR1 - 1) & 1:
+        time.sleep(0.01)
     process.send_signal(signal.SIGUSR1)
 
 
@@ -204,9 +206,7 @@ def test_two_tasks_of_an_array_and_the_report_on_both(cluster):
 def test_two_nodes_share_out_batches_or_nets_and_resume(cluster, strategy, nets, jobs):
     """Two processes that take themselves for nodes of one rank each, over gloo; requeued, they go on as any run does."""
     for epochs in jobs:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = str(free.getsockname()[1])
+        port = str(20_000 + (3 * os.getpid() + epochs) % 12_000)  # below those that the system gives away
         nodes = {"SLURM_NTASKS": "2", "SLURM_NNODES": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
         options = ("--model.net.init_args.depth", "5", "--model.seeds", str(nets))
         options += ("--trainer.max_epochs", str(epochs))

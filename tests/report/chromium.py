@@ -26,7 +26,7 @@ QUIET = (
     *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync"),
     *("--disable-background-networking", "--disable-component-update", "--disable-dev-shm-usage"),
 )
-PATIENCE = 120  # seconds: other work may hold the processor
+PATIENCE = 600  # seconds: other work may hold the processor, and a board's drawing gives way to it
 WATCH = """
 const seen = {alerts: [], errors: []};
 for (const name of ["alert", "confirm", "prompt"]) window[name] = text => { seen.alerts.push(String(text)); };

@@ -314,7 +314,7 @@ def test_a_panel_is_saved_as_it_is_seen(bank, folder):
     files = [folder / f"learning-test-error.{form}" for form in ("svg", "png")]
     for file in files:
         button(bank, file.suffix[1:], f"{ERROR} .tools button")
-    end = time.monotonic() + 60
+    end = time.monotonic() + 300
     while not all(file.exists() for file in files):
         assert time.monotonic() < end, [*folder.iterdir()]
         time.sleep(0.05)

@@ -22,7 +22,7 @@ from tests.waiting import go_on, until_it_waits
 pytestmark = pytest.mark.slow
 
 EPOCHS = 3
-FINISH = 1  # seconds
+FINISH = 1  # seconds that a lost server is waited for
 LOGIN = 60  # seconds: less than the 90 that wandb takes to log in unless it is told otherwise, also on a busy machine
 SLACK = 240  # for a machine that is busy with other things; without a limit, wandb was seen to wait for more than 400
 OPTIONS = ("--trainer.callbacks", "[TrainingMetrics, WeightMass]", "--trainer.max_epochs", f"{EPOCHS}")
@@ -40,8 +40,8 @@ def environment(more: dict[str, str]) -> dict[str, str]:
 class Fit:
     """A command line under way, in a folder of its own."""
 
-    def __init__(self, folder: Path, more: dict[str, str], *words: str, timeout: int = 10) -> None:
-        logger = LOGGER.format(timeout=timeout, finish=FINISH)
+    def __init__(self, folder: Path, more: dict[str, str], *words: str, timeout: int = 10, finish: int = 120) -> None:
+        logger = LOGGER.format(timeout=timeout, finish=finish)
         call = [sys.executable, MAIN, *TINY, *OPTIONS, "--trainer.logger", logger, *words]
         self.folder, self.errors = folder, folder / "stderr.txt"
         folder.mkdir(exist_ok=True)
@@ -56,7 +56,10 @@ class Fit:
         """In its third epoch, where it waits, once W&B's own file has what came last."""
         until_it_waits(self.process, self.folder)
         (file,) = self.run.path.glob("wandb/*run-*/*.wandb")
-        while time.time() - file.stat().st_mtime < 3:  # it is written once a second, while there is something to write
+        here = self.folder / "here"
+        while (
+            time.time() - max(file.stat().st_mtime, here.stat().st_mtime) < 3
+        ):  # it is written once a second, if at all
             time.sleep(0.1)
         self.process.kill()
         assert self.process.wait() == -9
@@ -158,7 +161,7 @@ def test_killed_and_resumed_it_is_one_wandb_run(whole, tmp_path):
 @pytest.mark.parametrize("how", ["closed", "silent"])
 def test_a_server_lost_in_the_middle(whole, tmp_path, how):
     with WandbStub() as server:
-        fit = Fit(tmp_path, server.environment | IN_THE_THIRD)
+        fit = Fit(tmp_path, server.environment | IN_THE_THIRD, finish=FINISH)
         until_it_waits(fit.process, tmp_path)
         server.lose(how)
         go_on(tmp_path)
