@@ -21,6 +21,7 @@ from lightning_app.cli.until import OPTION as UNTIL
 from lightning_app.cli.until import options_of
 from lightning_app.papers import PAPERS, find, paper
 from lightning_app.papers.records import RECORD, counts_of, read_record
+from lightning_app.papers.yu_tomasi.table_1 import TABLE_1_IN_PRINT
 from lightning_app.runs import Row, RunFolder
 from tests.helpers import ROOT, TINY, built, command
 
@@ -284,6 +285,28 @@ def test_the_nets_on_cifar_10_are_as_their_logs_say():
                 expected = [spread(values) for spread in (statistics.fmean, statistics.stdev)[: 1 + shown.count("±")]]
                 assert [f"{each:.{places}f}" for each in expected] == shown.split(" ± ")
                 assert len(values) == {"one seed": 1, "two seeds": 2}.get(more.rpartition(", ")[2], 3)
+
+
+def test_the_pair_in_full_is_as_its_log_the_record_and_the_paper_say():
+    log = RunFolder(ROOT / "results/yu-tomasi/runs/depth20~0-0").log()
+    ours = log[log["epoch"] == 200].set_index(["member", "name"])["value"]
+    judged = read_record(ROOT / "results/yu-tomasi/table-1")["rows"]
+    ratios = {row["quantity"]: row["readings"][0]["mean"] for row in judged}
+    cushions = [f"cushion/layer10/median{ending}" for ending in ("", "_transferred", "_branch")]
+    said = PAGES["docs/first-results.md"].partition("## One pair in full")[2].partition("\n## ")[0]
+    rows = re.findall(
+        r"^\| (plain|residual) \| (\S+) \((\S+)\) \| (\S+) \((\S+)\) \| (\d+) \| (.*) \|$", said, re.MULTILINE
+    )
+    assert [row[0] for row in rows] == ["plain", "residual"]
+    for arm, risk, risk_in_print, error, error_in_print, ratio, shown in rows:
+        expected = [ours[arm, "train/risk"], ours[arm, "test/error"], ratios[f"L / (C - L), {arm}, depth 20"]]
+        expected += [TABLE_1_IN_PRINT[arm, 20][place] for place in (0, 2)] + [ours[arm, name] for name in cushions]
+        for value, text in zip(
+            expected, [risk, error, ratio, risk_in_print, error_in_print, *shown.split(" | ")], strict=True
+        ):
+            assert text == "the same" or f"{value:.{len(text.partition('.')[2])}f}" == text
+    in_readme = re.search(r"test errors of ([\d.]+) plain and ([\d.]+) residual", " ".join(README.split()))
+    assert [*in_readme.groups()] == [f"{ours[arm, 'test/error']:.4f}" for arm in ("plain", "residual")]
 
 
 def test_the_result_of_the_readme_is_that_of_thirteen_seeds():
