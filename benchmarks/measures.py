@@ -10,6 +10,7 @@ hits both sides; the compiled evaluation is the unit.
 
 import argparse
 import copy
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -39,8 +40,8 @@ def measure(options: argparse.Namespace) -> Results:
         name = f"{arm}-{options.depth}"
         with torch.no_grad():
             whole = found.add(name, interleave(contenders(net, batches), options.rounds, warm_up=2), REFERENCE)
-        with TemporaryDirectory() as folder:
-            contending = of_steps(net, *batches[0], Path(folder))
+        with TemporaryDirectory() as folder, ExitStack() as watches:
+            contending = of_steps(net, *batches[0], Path(folder), watches)
             steps = found.add(f"{name}, a step", interleave(contending, options.rounds, warm_up=2), STEP)
         found.rows += [
             whole.row(CUSHIONS, REFERENCE, 1.1, f"{name}: risk, error and all cushions, compiled"),
@@ -68,20 +69,22 @@ def evaluate(net: nn.Module, images: Tensor, labels: Tensor) -> tuple[Tensor, Te
     return F.cross_entropy(logits, labels, reduction="sum"), (logits.argmax(1) != labels).sum()
 
 
-def of_steps(net: nn.Module, images: Tensor, labels: Tensor, folder: Path) -> dict[str, Run]:
+def of_steps(net: nn.Module, images: Tensor, labels: Tensor, folder: Path, watches: ExitStack) -> dict[str, Run]:
     idle = copy.deepcopy(net)  # whose optimizer has hooks
     optimizers = {each: sgd(each.parameters()) for each in (net, idle)}
     measures = shipped()
     for one in measures:
         one.at_start = False
     watching = {"every": 10**9, "folder": folder, "measures": measures}
-    skipscope.watch(idle, [(images, labels)], optimizers[idle], **watching).__enter__()
+    watch = skipscope.watch(idle, [(images, labels)], optimizers[idle], **watching)
+    watch.__enter__()
+    watches.callback(watch.__exit__, KeyboardInterrupt, KeyboardInterrupt(), None)  # which does not measure at the end
 
     def step(trained: nn.Module, watched: bool = False) -> None:
-        watch = SignalWatch(trained) if watched else None
+        signals = SignalWatch(trained) if watched else None
         training_step(trained, optimizers[trained], images, labels)
-        if watch:
-            watch.stop()
+        if signals:
+            signals.stop()
 
     return {STEP: partial(step, net), WATCHED: partial(step, net, True), IDLE: partial(step, idle)}
 
