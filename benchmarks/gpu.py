@@ -483,9 +483,8 @@ def run_case(name: str, minutes: float, options: argparse.Namespace, command: st
 
 def _same(one: dict[str, Any], other: dict[str, Any]) -> bool:
     """Whether both are of one command, commit, GPU and version of PyTorch."""
-    machines = one["machine"], other["machine"]
-    same_machine = all(machines[0][key] == machines[1][key] for key in ("gpu", "torch"))
-    return same_machine and all(one[key] == other[key] for key in ("command", "commit"))
+    of_machine = all(one["machine"][key] == other["machine"][key] for key in ("gpu", "torch"))
+    return of_machine and all(one[key] == other[key] for key in ("command", "commit"))
 
 
 def words_of(name: str, options: argparse.Namespace, out: Path) -> list[str]:
