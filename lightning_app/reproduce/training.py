@@ -226,6 +226,7 @@ class TrainingJob(Job):
         words = ["fit", "--config", str(config), "--run.root", str(root)]
         words += ["--run.group", self.group, "--run.name", self.name, "--run.plan", self.digest]
         words += ["--model.seeds", spell_seeds(seeds)]
+        words += ["--model.float32", "fp32"]  # on a GPU, too: no seed is rounded more than another
         words += [word for key, value in self.options.items() for word in (f"--{key}", value)]
         words += options
         print(f"run {self.name}: python main.py {shlex.join(words)}", flush=True)
