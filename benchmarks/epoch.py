@@ -15,7 +15,18 @@ from functools import partial
 
 import pytorch_lightning as pl
 
-from benchmarks.harness import Comparison, Ratio, Results, Row, interleave, options_of, processor_time, run, ticks
+from benchmarks.harness import (
+    CLOCK,
+    Comparison,
+    Ratio,
+    Results,
+    Row,
+    interleave,
+    options_of,
+    processor_time,
+    run,
+    ticks,
+)
 from benchmarks.loops import EPOCH, KINDS, EpochClock, bank, through_lightning, trainer
 from callbacks import InterlayerCushion, Signal
 from callbacks.measure import Measure
@@ -41,7 +52,7 @@ def measure(options: argparse.Namespace) -> Results:
             f"--images must be at least --probe, of which measures are taken, got {options.images} and {options.probe}."
         )
     net = f"residual {options.net} net of depth {options.depth}, channels_last"
-    found = Results(f"{net}; an epoch is {EPOCH:,} images; processor time")
+    found = Results(f"{net}; an epoch is {EPOCH:,} images; {CLOCK}")
     for mode in options.modes:
         every, contenders = parts_of_epoch(options, MODES[mode])
         parts = found.add(mode, interleave(contenders, options.rounds), TRAINING)

@@ -120,9 +120,13 @@ def seconds(call: Run) -> tuple[float, object]:
     return time.perf_counter() - start, value
 
 
+# What `ticks` are seconds of: others on the machine hardly touch processor time, but a GPU's work is none.
+CLOCK = "processor time" if DEVICE == "cpu" else "wall time"
+
+
 def ticks() -> float:
-    """Seconds of processor time, which others on the machine hardly touch; on a GPU of wall time."""
-    return time.perf_counter() if torch.cuda.is_available() else time.process_time()
+    """Seconds of `CLOCK`."""
+    return time.process_time() if DEVICE == "cpu" else time.perf_counter()
 
 
 def processor_time(call: Run) -> Callable[[], float]:

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from benchmarks import harness
-from benchmarks.harness import DEVICE, Batches, Comparison, Ratio, Results, Row, interleave, processor_time
+from benchmarks.harness import CLOCK, DEVICE, Batches, Comparison, Ratio, Results, Row, interleave, processor_time
 from benchmarks.loops import ARMS, EPOCH, curvlinops_of, load_cifar10
 from lightning_app.measures import Hessian, spectrum
 from lightning_app.measures.curvature.gauss_newton import GaussNewton
@@ -34,7 +34,7 @@ parser = partial(harness.options_of, __doc__, rounds=7, images=128, depth=20, on
 
 def measure(options: argparse.Namespace) -> Results:
     nets = f"simplified nets of depth {options.depth}, as initialised"
-    found = Results(f"{nets}; {options.images:,} images; processor time")
+    found = Results(f"{nets}; {options.images:,} images; {CLOCK}")
     for arm in (arm for arm in ARMS if arm in options.only):
         batches, light = (load_cifar10(options.root, images, 64) for images in (options.images, LIGHT_IMAGES))
         net = SimplifiedNet(options.depth, ARMS[arm]).eval().to(DEVICE, memory_format=torch.channels_last)

@@ -32,7 +32,7 @@ import torch
 from torch import Tensor
 
 from benchmarks import harness
-from benchmarks.harness import Batches, Ratio, Results, Row, Run, interleave, run
+from benchmarks.harness import CLOCK, Batches, Ratio, Results, Row, Run, interleave, run
 from benchmarks.loops import bank, load_cifar10, sgd, trainer
 from benchmarks.report import stretch
 from lightning_app.datamodules import CIFAR10
@@ -86,7 +86,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def measure(options: argparse.Namespace) -> Results:
-    found = Results(f"eager, batches of {options.images} images; processor time")
+    found = Results(f"eager, batches of {options.images} images; {CLOCK}")
     if options.only is None or MEMORY in options.only:  # first: of what later series free, nothing would be seen
         memory(found, options)
     ((images, labels),) = load_cifar10(options.root, options.images, options.images, "cpu")

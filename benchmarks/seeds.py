@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, stack_module_state, vmap
 
 from benchmarks import loops
-from benchmarks.harness import Results, Row, in_process, interleave, options_of, processor_time, run
+from benchmarks.harness import CLOCK, Results, Row, in_process, interleave, options_of, processor_time, run
 from benchmarks.loops import BATCH, DECAY, Epoch, images_of, named
 from lightning_app.networks import SimplifiedNet
 
@@ -82,7 +82,7 @@ def contenders(options: argparse.Namespace) -> dict[str, Epoch]:
 
 def measure(options: argparse.Namespace) -> Results:
     nets = f"residual simplified nets of depth {options.depth}"
-    found = Results(f"{nets}, {options.images:,} images in batches of {BATCH}; processor time")
+    found = Results(f"{nets}, {options.images:,} images in batches of {BATCH}; {CLOCK}")
     timed = found.add("epochs", interleave(contenders(options), options.rounds), ONE)
     for name in (name for name in timed.values if name != ONE):
         count = int(name.split()[0])  # a bank in units of as many eager nets, one after the other

@@ -20,7 +20,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from benchmarks.harness import Results, in_process, interleave, options_of, run, ticks
+from benchmarks.harness import CLOCK, Results, in_process, interleave, options_of, run, ticks
 from benchmarks.loops import BATCH, Epoch, bank, by_hand, images_of, through_lightning
 from lightning_app.common.processes import keep_freed_memory
 from lightning_app.networks import SimplifiedNet
@@ -87,7 +87,7 @@ def contenders(options: argparse.Namespace) -> dict[str, Epoch]:
 
 def measure(options: argparse.Namespace) -> Results:
     net = f"residual simplified net of depth {options.depth}"
-    found = Results(f"{net}, epochs of {options.images:,} images in batches of {BATCH}; processor time")
+    found = Results(f"{net}, epochs of {options.images:,} images in batches of {BATCH}; {CLOCK}")
     epochs = found.add("epochs", interleave(contenders(options), options.rounds), BARE)
     found.rows.append(epochs.row(OURS, KEPT, 1.03, f"training epoch {OURS}"))
     loops = (name for name in epochs.values if name not in (BARE, OURS, *FLOORS))

@@ -6,9 +6,9 @@
 Written is what happens with small nets of the same classes, on four small pictures or sequences: a test makes it again.
 """
 
-import sys
+import argparse
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -162,14 +162,23 @@ def written(page: str) -> str:
     return page[start : page.index("\n## ", start) + 1].rstrip() + "\n"
 
 
-if __name__ == "__main__":
-    if "--full" in sys.argv:
-        for name, make in full().items():
-            began = time.perf_counter()
-            for measure, why in _each(name, make, side=224) if sys.argv[-1] in ("--full", *name.split()) else ():
-                took = time.perf_counter() - began
-                print(f"{name} | {measure} | {f'no: {why}' if why else 'runs'} | {took:.0f} s", flush=True)
-                began = time.perf_counter()
-    else:
+def main(argv: Sequence[str] | None = None) -> None:
+    published = full()
+    names = sorted({word for name in published for word in name.split()})
+    parser = argparse.ArgumentParser(prog="python -m docs.architectures", description="Write the table, or:")
+    parser.add_argument("--full", nargs="?", const="", choices=names, metavar="NAME", help=f"one of {', '.join(names)}")
+    chosen = parser.parse_args(argv).full
+    if chosen is None:
         page = PAGE.read_text(encoding="utf-8")
         PAGE.write_text(page.replace(written(page), table(outcomes(small()))), encoding="utf-8")
+        return
+    for name, make in published.items():
+        began = time.perf_counter()
+        for measure, why in _each(name, make, side=224) if not chosen or chosen in name.split() else ():
+            took = time.perf_counter() - began
+            print(f"{name} | {measure} | {f'no: {why}' if why else 'runs'} | {took:.0f} s", flush=True)
+            began = time.perf_counter()
+
+
+if __name__ == "__main__":
+    main()
