@@ -110,8 +110,7 @@ def roofline(at: "Run", precision: str) -> Results:
     a = torch.empty(1, device=at.device)
     made = {"a launch": at.microseconds(lambda: a.add_(1))}
     if at.graphs:
-        looped = captured(lambda: [a.add_(1) for _ in range(100)] and None, None)
-        made["100 launches in a graph"] = at.microseconds(looped.replay)
+        made["100 launches in a graph"] = at.microseconds(Replay(lambda: [a.add_(1) for _ in range(100)] and None))
     timed = found.add("launches", interleave(made, at.size.rounds, "us"), "a launch")
     found.rows += rows(timed, [("100 launches in a graph", "a launch", None)])
     operations, bandwidth = speeds(at, precision)
@@ -195,7 +194,7 @@ def stacked(at: "Run", nets: int) -> Step:
     step = stacked_step(nets, at.size.depth, at.device)
     work = partial(step, images, torch.zeros(images.shape[:2], dtype=torch.int64, device=at.device))
     work()  # the optimizer makes its momentum
-    return captured(work, None).replay
+    return Replay(work)
 
 
 def epochs(at: "Run", precision: str, compiled: str = "") -> Results:
@@ -315,6 +314,16 @@ class Run:
         return partial(many, max(1, math.ceil((1e3 if self.size is QUICK else 1e5) / many(1))))
 
 
+class Replay:
+    """Work in a graph. The work is kept with it: a graph keeps nothing alive of what it reads and writes."""
+
+    def __init__(self, work: Callable[[], None], put_back: Callable[[], object] = lambda: None) -> None:
+        self.work, self.graph = work, captured(work, None, put_back)
+
+    def __call__(self) -> None:
+        self.graph.replay()
+
+
 def autocast(device: str, precision: str) -> torch.autocast:
     """Without its cache: what a graph captures must cast the weights in every replay."""
     return torch.autocast(device, torch.bfloat16, enabled=precision == "bf16", cache_enabled=False)
@@ -368,7 +377,7 @@ def replays(at: Run, whole: WholeStep, precision: str) -> Callable[[Upcoming], N
         with autocast(at.device, precision):
             whole(count)
 
-    run = captured(work, None, lambda: feed.position.zero_()).replay if at.graphs else work
+    run = Replay(work, lambda: feed.position.zero_()) if at.graphs else work
 
     def replay(upcoming: Upcoming) -> None:
         feed.move_to(upcoming)

@@ -162,7 +162,7 @@ def captured(
     """A graph of the work.
 
     Args:
-        work: on the device alone.
+        work: on the device alone. A graph keeps nothing alive of what it reads and writes: that is for whoever replays it.
         pool: of memory.
         put_back: undoes the work, before each run.
         warm_ups: eager runs before; none where this work has run so before.

@@ -2,8 +2,9 @@
 
 A graph records every operation between the begin and the end of its capture, leaves memory as it was before, and runs them
 again in a replay, on the same memory. Within a capture it is an error, as on a device, to read a value on the host, to copy from
-there, and to use a stream that was not forked from the capturing one and joined again. What it cannot show: two devices, kernels
-that compete, an allocator. Compiled nets run past it.
+there, and to use a stream that was not forked from the capturing one and joined again. A graph keeps alive what was made in it
+and nothing else: a replay on memory that has been freed is an error, where a device would read whatever lies there now. What it
+cannot show: two devices, kernels that compete, an allocator. Compiled nets run past it.
 """
 
 import gc
@@ -16,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map
 
 from lightning_app.modules import backends
 
@@ -88,17 +89,44 @@ class Recording(NoWaiting):
             self.calls.append((func, args, kwargs, [t if t in _those(fresh) else None for t in made]))
         return out
 
-    def put_back(self) -> None:
+    def end(self) -> None:
+        """Put memory back, and know by its address what was not made here."""
         for storage, before in self._before.values():
             storage.copy_(before)
+        self._before.clear()
+        own = {t.untyped_storage().data_ptr() for *_, fresh in self.calls for t in fresh if t is not None}
+
+        def by_address(value: Any) -> Any:
+            outside = isinstance(value, Tensor) and value.untyped_storage().data_ptr() not in own
+            return Address(value) if outside else value
+
+        self.calls = [(func, *tree_map(by_address, (args, kwargs)), fresh) for func, args, kwargs, fresh in self.calls]
 
     def replay(self) -> None:
         with torch.no_grad():
             for func, args, kwargs, fresh in self.calls:
+                args, kwargs = tree_map(
+                    lambda each: each.tensor() if isinstance(each, Address) else each, (args, kwargs)
+                )
                 out = [t for t in tree_leaves(func(*args, **kwargs)) if isinstance(t, Tensor)]
                 for old, new in zip(fresh, out):
                     if old is not None:
                         old.copy_(new)
+
+
+class Address:
+    """Where a tensor is, which does not keep it there."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self._storage = tensor.untyped_storage()._weak_ref()
+        self._layout = tensor.storage_offset(), tensor.shape, tensor.stride()
+        self._kind = tensor.dtype
+
+    def tensor(self) -> Tensor:
+        storage = torch.UntypedStorage._new_with_weak_ptr(self._storage)
+        if storage is None:
+            raise RuntimeError(f"a graph's memory was freed: {self._kind} {tuple(self._layout[1])}")
+        return torch.empty(0, dtype=self._kind).set_(storage, *self._layout)
 
 
 class _those:
@@ -144,7 +172,7 @@ def _graph(graph: CUDAGraph, pool: Any = None, **options: Any) -> Iterator[None]
             yield
     finally:
         Stream.capture = None
-        recording.put_back()
+        recording.end()
     if recording.unjoined:
         raise RuntimeError("capturing stream has unjoined work")
 
