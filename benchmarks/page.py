@@ -7,6 +7,7 @@ Made from docs/results/speed/*.json, which `python -m benchmarks --out docs/resu
 
 import json
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,14 @@ def read(folder: Path) -> dict[str, dict[str, Any]]:
 
 
 def page(results: Mapping[str, Mapping[str, Any]]) -> str:
-    rows = [row for content in results.values() for row in rows_of(content) if row.goal is not None]
+    # Of a GPU, cases have the same rows.
+    named = {name: f", {name}" if name.startswith("gpu: ") else "" for name in results}
+    rows = [
+        replace(row, what=row.what + named[name])
+        for name, content in results.items()
+        for row in rows_of(content)
+        if row.goal is not None
+    ]
     missed = [row for row in rows if not row.met]
     summary = f"{len(rows) - len(missed)} of {len(rows)} goals are met. Missed:\n\n{table(missed)}\n"
     return "\n".join([INTRODUCTION, summary, *(section(name, content) for name, content in results.items())])

@@ -27,7 +27,7 @@ from callbacks.log import flatten, folders_of, is_number, log_results
 from callbacks.protocol import contexts_of, unlogged
 from lightning_app.common.calls import adapted
 from lightning_app.common.errors import MachineError, UserError, reason
-from lightning_app.common.isolation import attention_written_out, compiled_parts, device_of, evaluating
+from lightning_app.common.isolation import attention_written_out, compiled_parts, device_of, evaluating, unrounded
 
 log = logging.getLogger(__name__)
 
@@ -303,8 +303,8 @@ class Scalar(Measure):
 
 @contextmanager
 def isolated(net: nn.Module, gradients: bool = False) -> Iterator[None]:
-    """Evaluation mode, gradients as given, no autocast, attention written out, one tensor of outputs (`adapted`); afterwards
-    everything is as it was.
+    """Evaluation mode, gradients as given, no autocast, nothing rounded to tf32, attention written out, one tensor of outputs
+    (`adapted`); afterwards everything is as it was.
 
     Training with a measure is then bit-identical to training without it: BatchNorm's buffers do not move in evaluation
     mode, what a measure draws is not drawn from training's random streams (torch's, NumPy's and Python's), and what it
@@ -323,6 +323,7 @@ def isolated(net: nn.Module, gradients: bool = False) -> Iterator[None]:
             eager,
             torch.set_grad_enabled(gradients),
             autocast,
+            unrounded(),
             attention_written_out(),
         ):
             yield

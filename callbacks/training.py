@@ -15,6 +15,7 @@ from typing_extensions import override
 from callbacks.clock import EpochCallback
 from callbacks.log import LoggingCallback, log_results
 from callbacks.protocol import metrics_of
+from lightning_app.common.isolation import wait_for
 from lightning_app.common.numbers import duration, plural
 from lightning_app.runs.members import members_of
 
@@ -84,6 +85,7 @@ class TrainingMetrics(EpochCallback):
 
     @override
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        wait_for(pl_module.device)
         self._at_end = {**_rate(trainer), "time/epoch": _clock(trainer) - self._started}  # before schedules go on
         super().on_train_epoch_end(trainer, pl_module)
 

@@ -13,6 +13,7 @@ from callbacks.clock import epochs_done
 from callbacks.log import LoggingCallback, log_results
 from callbacks.protocol import gather_members, metrics_of, owner_of, why_unseen
 from lightning_app.common.errors import at_least
+from lightning_app.common.isolation import wait_for
 from lightning_app.measures import Divergence, SignWatch, TwinHistory, twin_divergence
 from lightning_app.runs.members import Member, named_members
 
@@ -137,11 +138,15 @@ class TwinDivergence(LoggingCallback):
     def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, *_: Any) -> None:
         if not self._mine:
             return
-        start, step = time.perf_counter(), trainer.global_step
+        step = trainer.global_step
+        compares = step == 1 or step % self.every_n_steps == 0
+        if compares:
+            wait_for(pl_module.device)
+        start = time.perf_counter()
         for name, watch in self._stop_watching().items():
             self._histories[name].note(watch, step - 1)
             self.spent += watch.seconds
-        if step == 1 or step % self.every_n_steps == 0:
+        if compares:
             for name, (original, twin) in self._mine.items():
                 gap = _divergence(original.net, twin.net)
                 risks = [float(outputs["risks"][member.name]) for member in (original, twin)]

@@ -442,6 +442,7 @@ def _quiet() -> None:
         r".*recommended to use `self.log\(.*sync_dist=True.*",  # what is logged has been summed over the ranks
         r".*Found .* module\(s\) in eval mode.*",
         r".*`torch\.jit\.\w+` is .*deprecated.*",  # torch's own, at the first forward-mode derivative
+        r"Synchronization debug mode is a prototype.*",  # each graph is warmed up in it
     ):
         warnings.filterwarnings("ignore", pattern)
     os.environ.setdefault("JSONARGPARSE_DEPRECATION_WARNINGS", "off")

@@ -41,6 +41,12 @@ def device_of(*nets: nn.Module) -> torch.device:
     return next((parameter.device for net in nets for parameter in net.parameters()), torch.device("cpu"))
 
 
+def wait_for(device: torch.device) -> None:
+    """Until it has done all that was launched, so that a clock counts it; a CPU has, always."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
 def trained_weights(net: nn.Module) -> dict[str, nn.Parameter]:
     """The parameters that training changes, by name.
 

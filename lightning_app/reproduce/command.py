@@ -90,7 +90,7 @@ def _ending_after(seconds: float | None) -> Iterator[threading.Event]:
     if seconds is None:
         yield time_is_up
         return
-    timer = threading.Timer(max(0.0, seconds - min(RESERVE, seconds / 4)), end)
+    timer = threading.Timer(max(0.0, seconds - min(RESERVE, seconds / 8)), end)
     timer.daemon = True
     timer.start()
     try:

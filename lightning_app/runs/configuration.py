@@ -6,6 +6,7 @@ from typing import Any
 # Where and how fast a run computes: options that a user may add to a run that `reproduce` has planned.
 MACHINE_OPTIONS = (
     *("trainer.accelerator", "trainer.devices", "trainer.strategy", "trainer.num_nodes", "trainer.logger"),
+    "trainer.benchmark",  # whether cuDNN tries its kernels
     *("model.backend", "model.compile", "model.channels_last"),
     *("save_checkpoint.every_n_epochs", "save_checkpoint.keep_every_n_epochs"),
     *(f"data.init_args.{key}" for key in ("eval_batch_size", "compile", "channels_last")),

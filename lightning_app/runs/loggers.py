@@ -23,6 +23,7 @@ from typing import IO, Any, Literal, cast
 from weakref import WeakSet
 
 import pytorch_lightning as pl
+import torch
 import yaml
 from lightning_fabric.utilities.rank_zero import rank_zero_only
 from pytorch_lightning.loggers import Logger, WandbLogger
@@ -238,13 +239,15 @@ def whole_epochs(trainer: pl.Trainer) -> int:
 def made_by(trainer: pl.Trainer, module: Any, command: str) -> dict[str, Any]:
     """What trains, on which machine and data, from which epoch on."""
     fingerprint = getattr(getattr(trainer, "datamodule", None), "fingerprint", None)
-    device = trainer.strategy.root_device.type
+    device = trainer.strategy.root_device
+    on_gpu = device.type == "cuda"
     return made_with() | {
         "command": command,
         "precision": str(trainer.precision),
-        "float32": getattr(module, "float32", None) if device == "cuda" else "fp32",
+        "float32": getattr(module, "float32", None) if on_gpu else "fp32",
         "processes": trainer.world_size,
-        "device": device,
+        "device": device.type,
+        **({"gpu": torch.cuda.get_device_name(device)} if on_gpu else {}),
         "after_epoch": trainer.current_epoch,
         "data": fingerprint() if fingerprint else None,  # of all that the source gave
     }
