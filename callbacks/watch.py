@@ -213,6 +213,7 @@ class Watch:
         self.folder.mkdir(parents=True, exist_ok=True)
         self._lock = take(self.folder)
         self._logger.folder.begin()
+        self._logger.folder.drop_after(self._loop.global_step)  # what is measured again
         self._logger.folder.reopen()
         self._logger.log_graph(self._module)  # type: ignore[arg-type]
         self._each(lambda one: one.on_train_start(*self._whose))

@@ -318,6 +318,8 @@ def test_a_run_of_a_trainer_of_ones_own_is_whole_and_never_mixed_with_another(tm
     with pytest.raises(RuntimeError, match="Missing key"):
         fit(6, ckpt_path=tmp_path / "other.ckpt")
     assert folder.finished == 4 and len(folder.made()) == 3
+    fit(3, ckpt_path=tmp_path / "two.ckpt")  # from before what is there: what came after it is of another training
+    assert folder.finished == 3 and sorted({*folder.log()["epoch"]}) == [0, 1, 2, 3]
     with take(tmp_path / "mine"), pytest.raises(skipscope.UserError, match="two runs in one folder would mix"):
         fit(4, ckpt_path=tmp_path / "two.ckpt")
     mended = skipscope.RunLogger(tmp_path / "mended")

@@ -24,7 +24,7 @@ from lightning_app.common.files import with_folder, write_atomically, writing
 from lightning_app.common.provenance import commit, processor, threads, versions
 from lightning_app.common.safe_io import read_text
 from lightning_app.runs import RunFolder
-from lightning_app.runs.folder import CHECKPOINTS, CONFIG, LAST, LOG
+from lightning_app.runs.folder import CHECKPOINTS, CONFIG, EARLIER_CONFIG, LAST, LOG
 from lightning_app.runs.loggers import RunLogger, made_by
 
 Ours = Literal["first", "only"]
@@ -215,9 +215,9 @@ def _write_config(target: Path, text: str) -> None:
     if target.exists():
         earlier = "".join(line for line in read_text(target).splitlines(keepends=True) if not line.startswith("#"))
         if earlier != text:
-            number = len(list(target.parent.glob("config.before-resume-*.yaml"))) + 1
+            number = len(list(target.parent.glob(EARLIER_CONFIG.format("*")))) + 1
             with writing(target):
-                target.rename(target.with_name(f"config.before-resume-{number}.yaml"))
+                target.rename(target.with_name(EARLIER_CONFIG.format(number)))
     facts = [
         f"command: main.py {shlex.join(sys.argv[1:])}",
         f"commit: {commit()}",

@@ -206,7 +206,7 @@ class TrainingCLI(LightningCLI):
             super().instantiate_classes()
         except (UserError, MisconfigurationException):
             raise
-        except (ValueError, TypeError, AssertionError) as error:
+        except (ValueError, TypeError, AssertionError, OSError, ImportError) as error:
             if "Does not validate against any" in str(error):  # jsonargparse wraps what a class said
                 self.parser.error(str(error))
             raise UserError(f"this configuration cannot be built: {error}") from error

@@ -71,6 +71,9 @@ def read_weights(file: Path) -> dict[str, Tensor]:
 def _without_prefix(found: Mapping[str, Tensor], own: Sequence[str]) -> Mapping[str, Tensor]:
     """With the prefix off that makes every one of the net's own names appear, if one does.
 
+    Raises:
+        UserError: if several do, as of a file with several nets.
+
     >>> import torch
     >>> tensor = torch.zeros(1)
     >>> list(_without_prefix({"module.fc.weight": tensor}, ["fc.weight"]))
@@ -78,11 +81,17 @@ def _without_prefix(found: Mapping[str, Tensor], own: Sequence[str]) -> Mapping[
     """
     some = next(iter(own), "")
     prefixes = [name.removesuffix(some) for name in found if name.endswith(f".{some}")]
-    for prefix in prefixes:
-        stripped = {name.removeprefix(prefix): value for name, value in found.items() if name.startswith(prefix)}
-        if stripped.keys() >= {*own}:
-            return stripped
-    return found
+    stripped = {
+        prefix: {name.removeprefix(prefix): value for name, value in found.items() if name.startswith(prefix)}
+        for prefix in prefixes
+    }
+    nets = {prefix: weights for prefix, weights in stripped.items() if weights.keys() >= {*own}}
+    if len(nets) > 1:
+        raise UserError(
+            f"the file holds {len(nets)} nets of these names ({', '.join(sorted(nets))}), expected one: `extract` takes one "
+            "out of a checkpoint of this program; else save the one that is meant by itself."
+        )
+    return next(iter(nets.values()), found)
 
 
 def _some(names: list[str], what: str) -> str:

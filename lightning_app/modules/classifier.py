@@ -24,7 +24,7 @@ from typing_extensions import override
 from lightning_app.common.batch_plan import BatchPlan
 from lightning_app.common.calls import adapt, pair_of
 from lightning_app.common.errors import DivergedError, UserError, first_line
-from lightning_app.common.isolation import Float32, evaluating, use_float32
+from lightning_app.common.isolation import Float32, evaluating, trained_weights, use_float32
 from lightning_app.common.seeds import parse_seeds
 from lightning_app.measures.core.losses import Loss, OfMaps, ReturnedLoss, counted, loss_of_net
 from lightning_app.modules import optimizing, resume
@@ -213,6 +213,11 @@ class ImageClassifier(pl.LightningModule):
 
             self._graphs = StepsInGraphs(self, strict=self.backend == "graph")
         if stage == "fit":
+            if fixed := next((name for name, net in self.members if not trained_weights(net)), None):
+                raise UserError(
+                    f"member '{fixed}' has no weights to train: it has no parameters, or all have requires_grad=False. To look "
+                    "at it as it is, use `measure`."
+                )
             self.looks = Looks(self.finite_every or (1 if device.type == "cpu" else FINITE_EVERY), self.own)
         if self.compile_nets:
             torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, COMPILED_VARIANTS)
@@ -514,7 +519,12 @@ class ImageClassifier(pl.LightningModule):
 
     def _not_finite(self) -> set[tuple[str, str]]:
         """Members and keys of weights and buffers with NaN or an infinity."""
-        state = {(name, key): value for name, net in self.members for key, value in net.state_dict().items()}
+        state = {
+            (name, key): value
+            for name, net in self.members
+            for key, value in net.state_dict().items()
+            if isinstance(value, Tensor)  # a net's `get_extra_state` may be anything
+        }
         finite = torch.stack([value.isfinite().all() for value in state.values()]).tolist()  # one look at the device
         return {key for key, fine in zip(state, finite) if not fine}
 

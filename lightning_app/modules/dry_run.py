@@ -131,7 +131,8 @@ def _output(
     noise: bool = False,
 ) -> Any:
     """The net's output for samples of zeros, or of noise, in evaluation mode; the net and the random state stay as they are."""
-    samples = next(net.parameters()).new_zeros(SAMPLES, *shape, dtype=dtype).contiguous(memory_format=layout)
+    weights = next(net.parameters(), torch.empty(0))
+    samples = weights.new_zeros(SAMPLES, *shape, dtype=dtype).contiguous(memory_format=layout)
     if noise and samples.is_floating_point():
         samples += torch.randn(samples.shape, generator=torch.Generator().manual_seed(0)).to(samples)
     with evaluating(net):

@@ -38,8 +38,14 @@ def check_members(saved: Sequence[Mapping[str, Any]], own: Sequence[Mapping[str,
             )
 
 
-def check_tensors(saved: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> None:
+def check_tensors(saved: Mapping[str, Any], own: Mapping[str, Any]) -> None:
     """Refuse a checkpoint whose tensors have other names or shapes, naming the first one."""
+    had, has = (any(name.startswith("averages.") for name in each) for each in (saved, own))
+    if had != has:
+        raise UserError(
+            f"the checkpoint has {'' if had else 'no '}averages of weights, this one keeps {'some' if has else 'none'}: "
+            "set model.ema_decay as it was, or start a new run without --ckpt_path."
+        )
     names = [*own, *(name for name in saved if name not in own)]
     wrong = [name for name in names if _shape(saved.get(name)) != _shape(own.get(name))]
     if wrong:
@@ -107,5 +113,8 @@ def in_words(described: Mapping[str, Any] | None) -> str:
     return f"'{described['name']}' (seed {described['seed']}, {kind}{described['network']})"
 
 
-def _shape(tensor: Tensor | None) -> str:
-    return "none of that name" if tensor is None else f"shape {tuple(tensor.shape)}"
+def _shape(value: Any) -> str:
+    """Of what a net's `get_extra_state` returns the type, which is all that has to fit."""
+    if isinstance(value, Tensor):
+        return f"shape {tuple(value.shape)}"
+    return "none of that name" if value is None else type(value).__name__

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from lightning_app.compare.sides import MEASURING
 from lightning_app.report.page_data import Net, PageData
-from lightning_app.runs.configuration import flatten
+from lightning_app.runs.configuration import compared, flatten
 from lightning_app.runs.reader import KIND
 
 DIVERGED = "because a net diverged."  # how a notice of seeds that were left out ends
@@ -125,6 +125,11 @@ def _architecture(net: Net) -> Facts:
 def training_of(net: Net) -> Facts:
     """The configuration but for seed, folder, nets and what only measures."""
     return _facts(leaf for leaf in net.run.options.items() if not leaf[0].startswith(NOT_TRAINING))
+
+
+def net_of(net: Net) -> Facts:
+    """Its class and arguments."""
+    return _facts(compared({"net": net.spec.get("net")}).items())
 
 
 def _facts(leaves: Iterable[tuple[str, object]]) -> Facts:

@@ -23,6 +23,7 @@ This file knows no torch and no Lightning, so that the report starts fast.
 
 import csv
 import io
+import itertools
 import json
 import os
 import re
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 CONFIG = "config.yaml"
+EARLIER_CONFIG = "config.before-resume-{}.yaml"  # 1, 2, ...
 LOG = "log.csv"
 LOG_PACKED = "log.csv.xz"  # of a run that is kept as evidence and not written to any more
 LOGS = {LOG, LOG_PACKED}
@@ -276,6 +278,11 @@ class RunFolder:
         """config.yaml as nested dicts; empty when the run has none. A UserError if it is not YAML, or no mapping."""
         file = self.path / CONFIG
         return read_yaml(file) if file.exists() else {}
+
+    def earlier_configs(self) -> list[dict]:
+        """config.yaml as it was before each resume that changed it, oldest first."""
+        files = (self.path / EARLIER_CONFIG.format(number) for number in itertools.count(1))
+        return [read_yaml(file) for file in itertools.takewhile(Path.exists, files)]
 
     def log(self, categories: bool = False) -> "pd.DataFrame":
         """log.csv as a tidy pandas frame (member, epoch, step, name, value), each (member, epoch, name) once.

@@ -182,6 +182,7 @@ class RunLogger(Logger):
             cast(Any, trainer).callbacks.append(self._going_on)
 
     def _write_down(self, trainer: pl.Trainer, model: nn.Module) -> None:
+        self.folder.drop_after(trainer.global_step)  # what an earlier training measured later than this one begins
         self.folder.reopen()
         if self._hyperparameters:
             self._save_hyperparameters()

@@ -133,6 +133,11 @@ class Run:
     # Each is empty for a damaged file, which `damage` then names.
 
     @cached_property
+    def earlier_configs(self) -> list[dict[str, Any]]:
+        """Configurations before each resume that changed them, oldest first."""
+        return self._undamaged(self.folder.earlier_configs, [])
+
+    @cached_property
     def layers(self) -> list[LayerRow]:
         """Of each net, in forward order."""
         return self._undamaged(self.folder.layers, [])

@@ -172,8 +172,15 @@ def test_the_optimizer_may_be_wrapped_and_a_part_of_training_goes_on(tmp_path, b
         ):  # fmt: skip
             train(net, optimizer, epochs=1)
     assert same_weights(net, bare)
-    log = skipscope.open_run(tmp_path).log().query("name == 'weight_mass/all'")
-    assert log[["epoch", "step"]].to_numpy().tolist() == [[0, 0], [1, 6], [2, 12]]
+
+    def measured() -> list:
+        log = skipscope.open_run(tmp_path).log().query("name == 'weight_mass/all'")
+        return log[["epoch", "step"]].to_numpy().tolist()
+
+    assert measured() == [[0, 0], [1, 6], [2, 12]]
+    again = {"measures": [WeightMass()], "steps_per_epoch": EPOCH, "steps_done": EPOCH}
+    with skipscope.watch(net, probe(), optimizer, every=EPOCH, folder=tmp_path, **again):
+        assert measured() == [[0, 0], [1, 6]]  # what is to be trained again
 
 
 def signals(folder) -> list:

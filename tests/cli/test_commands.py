@@ -229,6 +229,10 @@ def test_a_diverging_run_keeps_what_was_logged(tmp_path):
         (("--config", "nowhere.yaml"), ("nowhere.yaml",)),
         (("--run.name", "../elsewhere"), ("run.name", "no path")),
         (("--data", "CIFAR10", "--data.root", "empty"), ("empty", "CIFAR-10")),
+        (  # which cannot be downloaded
+            ("--model.arms.plain.net", "torchvision.models.resnet18", "--model.arms.plain.net.weights", "DEFAULT"),
+            ("this configuration cannot be built",),
+        ),
         (("--data.batch_size", "0"), ("batch_size of Digits must be at least 1, got 0",)),
         (("--model.arms", "{}"), ("either `model.net`",)),
     ],

@@ -94,6 +94,13 @@ def test_a_file_of_something_else_is_an_error_message(tmp_path, content, message
         load_weights(net(), tmp_path / "weights.pth")
 
 
+def test_of_several_nets_in_a_file_none_is_guessed(tmp_path):
+    both = {f"{part}.{name}": value for part in ("teacher", "student") for name, value in net().state_dict().items()}
+    torch.save(both, tmp_path / "both.pth")
+    with pytest.raises(UserError, match=r"holds 2 nets of these names \(student\., teacher\.\), expected one"):
+        load_weights(net(), tmp_path / "both.pth")
+
+
 def test_missing_and_torn_files(tmp_path):
     with pytest.raises(UserError, match=r"found no such file"):
         read_weights(tmp_path / "none.pth")

@@ -136,3 +136,12 @@ def test_the_average_of_what_was_transferred_is_the_transferred_average(saved):
 def test_a_decay_that_makes_no_sense_is_an_error_message(decay):
     with pytest.raises(UserError, match=r"ema_decay is a number in \[0, 1\)"):
         classifier(ema_decay=decay)
+
+
+def test_averages_that_begin_with_a_resume_are_an_error_message(tmp_path):
+    without = fit(classifier(), epochs=1)
+    without.trainer.save_checkpoint(tmp_path / "without.ckpt")
+    with pytest.raises(
+        UserError, match=r"has no averages of weights, this one keeps some: set model.ema_decay as it was"
+    ):
+        trainer(2).fit(classifier(ema_decay=DECAY), datamodule=digits(), ckpt_path=tmp_path / "without.ckpt")

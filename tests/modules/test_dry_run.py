@@ -36,6 +36,23 @@ class FiveDimensions(nn.Module):
         return self.fc(self.conv(x).flatten(1)) * self.scale.flatten()
 
 
+class Constant(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.zeros(len(x), 10)
+
+
+class Frozen(Flattening):
+    def __init__(self) -> None:
+        super().__init__()
+        self.requires_grad_(False)
+
+
+@pytest.mark.parametrize("net", [Constant, Frozen])
+def test_a_net_without_weights_to_train_is_an_error_message(net):
+    with pytest.raises(UserError, match=r"member 'net' has no weights to train: .* use `measure`"):
+        fit(classifier({"net": Arm(net=net)}))
+
+
 class Merging(nn.Module):
     """A convolution for each sample, as one of many groups: `view` wants samples and channels to lie in a row."""
 

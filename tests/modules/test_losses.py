@@ -7,6 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+import skipscope
 from callbacks import LayerCushion
 from lightning_app.common.errors import UserError
 from lightning_app.datamodules import WhitenedDigits
@@ -129,3 +130,8 @@ def test_a_width_that_does_not_fit_is_an_error():
         fit(shortcut_net(width=12), epochs=1, data=WhitenedDigits(components=12))
     with pytest.raises(UserError, match="cannot take samples of shape"):
         fit(shortcut_net(width=12), epochs=1, data=WhitenedDigits())
+
+
+def test_labels_beyond_the_classes_are_an_error_message():
+    with pytest.raises(UserError, match=r"classes of the outputs \(2, 3\), or -100 .*, got labels from 0 to 3"):
+        skipscope.measure(torch.nn.Linear(4, 3), torch.zeros(2, 4), torch.tensor([0, 3]), LayerCushion())

@@ -300,3 +300,13 @@ def test_two_seeds_have_no_band_and_seeds_that_go_on_alone_are_drawn_alone():
     assert not drawn([1.0, 2.0], [2.0, 3.0]).collections
     axes = drawn([1.0, 2.0, 3.0], [2.0, 3.0], [3.0, 4.0, math.nan, 6.0])
     assert [line.get_xdata().tolist() for line in axes.lines] == [[0, 1], [0, 1], [1, 2], [1], [1, 2, 3]]
+
+
+def test_different_nets_as_seeds_of_one_arm_are_said(bank):
+    runs = []
+    for first, depth in ((0, 8), (2, 20)):
+        runs.append(bank(f"net-seed{first}-{first + 1}", [first, first + 1], []))
+        net = {"class_path": "SimplifiedNet", "init_args": {"depth": depth, "residual": False}}
+        options = {"model": {"net": net, "seeds": f"{first}-{first + 1}"}}
+        (runs[-1].path / "config.yaml").write_text(yaml.safe_dump(options))
+    assert any("trained with different options: net.init_args.depth." in said for said in section(*runs).notices)

@@ -15,11 +15,11 @@ from lightning_app.cli.trainer import Trainer
 from lightning_app.common.errors import DivergedError, UserError
 from lightning_app.common.signals import Stopped, Stopping
 from lightning_app.modules import Arm
-from lightning_app.networks import CifarResNet
+from lightning_app.networks import CifarResNet, SimplifiedNet
 from lightning_app.runs import RunFolder
 from lightning_app.runs.checkpoints import LAST, AtomicCheckpointIO, SaveCheckpoint, Stopper
 from lightning_app.runs.loggers import RunLogger
-from tests.helpers import TIMING, arm, classifier, digits, fit
+from tests.helpers import TIMING, arm, classifier, digits, fit, trainer
 
 STEPS = 4  # in an epoch: 100 images in batches of 32
 EPOCHS = 3
@@ -263,6 +263,26 @@ def test_weights_that_are_no_numbers_replace_no_checkpoint(tmp_path):
     with pytest.raises(DivergedError, match=r"not finite after step 8.*are kept"):
         fit(classifier(), callbacks=[Poison(), save], enable_checkpointing=True)
     assert torch.load(tmp_path / LAST, weights_only=True)["global_step"] == STEPS
+
+
+class Noting(SimplifiedNet):
+    """Keeps more than tensors with its weights."""
+
+    def get_extra_state(self) -> dict[str, int]:
+        return {"version": 1}
+
+    def set_extra_state(self, state: dict[str, int]) -> None:
+        self.version = state["version"]
+
+
+def test_what_a_net_keeps_beside_tensors_is_saved_and_comes_back(tmp_path):
+    save = SaveCheckpoint()
+    save.folder = tmp_path
+    arms = {"net": Arm(net=lambda: Noting(5, residual=True, width=4))}
+    fit(classifier(arms), epochs=1, callbacks=[save], enable_checkpointing=True)
+    resumed = classifier(arms)
+    trainer(2).fit(resumed, datamodule=digits(), ckpt_path=tmp_path / LAST)
+    assert resumed.members[0].net.version == 1
 
 
 @pytest.mark.parametrize("options", [{"every_n_epochs": 0}, {"every_n_steps": -1}, {"keep_every_n_epochs": -1}])

@@ -34,7 +34,13 @@ def cross_entropy(outputs: Tensor, labels: Tensor) -> Tensor:
             f"{labels.dtype} of shape {tuple(labels.shape)}: give the LightningModule a method loss(outputs, labels), or pass "
             "`loss`."
         )
-    return F.cross_entropy(classes_second(outputs, labels), labels)
+    try:
+        return F.cross_entropy(classes_second(outputs, labels), labels)
+    except IndexError as error:  # a GPU stops the process instead
+        raise UserError(
+            f"the cross-entropy needs labels that are classes of the outputs {tuple(outputs.shape)}, or -100 for what does not "
+            f"count, got labels from {int(labels.min())} to {int(labels.max())}."
+        ) from error
 
 
 def classes_second(outputs: Tensor, labels: Tensor, loss: Any = None) -> Tensor:

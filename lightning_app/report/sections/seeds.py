@@ -13,7 +13,7 @@ from lightning_app.plots.style import INK, Style, styles
 from lightning_app.report.blocks import Block, Cell, Entry, Figure, Panel, Rows, Section, Table, cell, csv_text
 from lightning_app.report.figures import joined
 from lightning_app.report.page_data import Net, PageData, loss_of
-from lightning_app.report.pairs import Pair, pairs, training_of
+from lightning_app.report.pairs import Pair, net_of, pairs, training_of
 from lightning_app.report.panels import legend, panel
 from lightning_app.runs.configuration import LIMITS
 from lightning_app.statistics import paired
@@ -78,7 +78,7 @@ def _to_know_first(page: PageData) -> list[str]:
     """Runs that repeat a seed, and groups whose seeds are not equally far or not trained alike."""
     notices = [REPEAT.format(net.label, net.seed, net.group) for net in page.repeats]
     for group, nets in page.groups.items():
-        options = [training_of(net) for net in nets if net.run.config]
+        options = [{**training_of(net), **net_of(net)} for net in nets if net.run.config]
         known = set.intersection(*map(set, options)) - set(LIMITS) if options else set()
         if differ := sorted(key for key in known if len({each[key] for each in options}) > 1):
             some = f"{', '.join(differ[:SHOWN])}{', …' * (len(differ) > SHOWN)}"
