@@ -7,6 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+import skipscope
+from callbacks import Scalar
 from lightning_app.cli.training import TrainingCLI
 from lightning_app.common.isolation import unrounded, use_float32
 from lightning_app.measures import Hessian
@@ -63,6 +65,17 @@ def test_a_hessian_is_not_rounded_and_leaves_the_switches_as_they_were(monkeypat
     assert state() == before
 
 
+def test_no_measure_is_rounded(monkeypatch):
+    """In tf32 the parts of a full net's paths add up to it within 2e-3 only, and it would have no effective depth."""
+
+    noting = Scalar("noted", lambda context: float(state()[-3:] == ("ieee",) * 3))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    use_float32("tf32")
+    before = state()
+    assert skipscope.measure(nn.Linear(4, 3), torch.zeros(2, 4), torch.tensor([0, 1]), noting)["noted"] == 1
+    assert state() == before
+
+
 def on_a_gpu() -> SimpleNamespace:
     """As much of a trainer as is asked what it trains on."""
     strategy = SimpleNamespace(root_device=torch.device("cuda"))
@@ -72,7 +85,8 @@ def on_a_gpu() -> SimpleNamespace:
 
 
 @pytest.mark.parametrize("choice", ["tf32", "fp32"])
-def test_the_models_choice_is_set_said_and_kept(choice, tmp_path, capsys):
+def test_the_models_choice_is_set_said_and_kept(choice, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "a GPU")
     module, trainer = classifier(float32=choice), on_a_gpu()
     trainer.datamodule = data = digits()
     data.prepare_data(), data.setup("fit")
@@ -83,7 +97,8 @@ def test_the_models_choice_is_set_said_and_kept(choice, tmp_path, capsys):
     command = SimpleNamespace(model=module, trainer=trainer, datamodule=data, folder=RunFolder(tmp_path))
     TrainingCLI.before_fit(command)
     assert f"cuda, precision 32-true, float32 convolutions in {choice}\n" in capsys.readouterr().out
-    assert made_by(trainer, module, "")["float32"] == choice
+    made = made_by(trainer, module, "")
+    assert (made["float32"], made["gpu"]) == (choice, "a GPU")
 
 
 def test_a_cpu_rounds_nothing_and_its_process_keeps_its_switches(tmp_path):
