@@ -197,6 +197,28 @@ def test_index_and_condition_lie_in_their_intervals(seed, asked):
     assert found.index_high - found.index_low < 0.5
 
 
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(
+    ("values", "dtype"),
+    [
+        ([1, 0.5, 0.3, 0.2, 0.1, 0.05, -1e-6, -2e-6, -3e-6, -4e-6], torch.float32),
+        ([1, 0.5, 0.2, 0.1, *[-2e-7] * 4, *[1e-7] * 2], torch.float32),
+        ([1, 0.5, *[-3e-11] * 3, -2e-11, -4e-11, 3e-11, 1e-11, 5e-11], torch.float64),
+    ],
+)
+def test_a_run_of_all_steps_leaves_open_what_its_rounding_does(values, dtype, seed):
+    """Eigenvalues below the rounding of products, or of the couplings that a breakdown drops, may have any sign."""
+    wide = with_values(torch.tensor(values), seed).matrix
+    wide = (wide + wide.T) / 2
+    found, _ = spectrum(Matrix(wide.to(dtype)), k=2, steps=len(values), seed=seed)
+    truth = np.linalg.eigvalsh(wide.numpy())
+    condition = np.abs(truth).max() / np.percentile(np.abs(truth), 10)
+    assert found.index_low <= (truth < 0).mean() <= found.index_high
+    assert found.condition10_low <= condition <= found.condition10_high
+    ends = [*zip(found.top, found.top_residual), *zip(found.bottom, found.bottom_residual)]
+    assert all(np.abs(truth - float(value)).min() <= float(residual) for value, residual in ends)
+
+
 def test_a_bulk_at_zero_cannot_be_resolved():
     """Nine tenths of the eigenvalues within 1e-9 of zero, half of them negative: few products must not pretend."""
     bulk = 1e-9 * torch.linspace(-1, 1, 900).double()

@@ -71,7 +71,7 @@ def lanczos(operator: Symmetric, steps: int, generator: torch.Generator, against
     basis = operator.like.new_empty(steps, operator.size)
     diagonal: list[float] = []
     beside: list[float] = []
-    length = 0.0
+    length = dropped = 0.0
     for step in range(steps):
         if not length:
             drawn = torch.randn(operator.size, generator=generator, dtype=torch.float64)  # the same on every device
@@ -82,9 +82,10 @@ def lanczos(operator: Symmetric, steps: int, generator: torch.Generator, against
         vector, length = _orthogonal(product, basis[: step + 1], against)
         norm = max(map(abs, (*diagonal, *beside, length)))
         floor = ROUNDING * torch.finfo(basis.dtype).eps * norm
-        length = 0.0 if length <= max(floor, BREAKDOWN * norm) else length
+        if length <= max(floor, BREAKDOWN * norm):
+            dropped, length = max(dropped, length), 0.0
         beside.append(length)
-    return Krylov(basis, np.array(diagonal), np.array(beside[:-1]), length, floor)
+    return Krylov(basis, np.array(diagonal), np.array(beside[:-1]), length, max(floor, dropped))
 
 
 def _orthogonal(vector: Tensor, basis: Tensor, against: Tensor | None) -> tuple[Tensor, float]:

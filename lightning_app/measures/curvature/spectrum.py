@@ -96,7 +96,7 @@ def spectrum(
     ends = _Ends(values, residuals, min(k, len(values)), tolerance)
     leading = first.vectors(np.abs(values).argmax(keepdims=True))[0]
     if len(values) == operator.size:
-        return _described(ends, _Exact(values, first.floor), len(values)), leading
+        return _described(ends, _Exact(values, first.floor, rounded=True), len(values)), leading
     found = (residuals <= tolerance * np.abs(values)) & (values != 0)
     products = len(values)
     if probes:
@@ -149,10 +149,11 @@ def exact_spectrum(matrix: Tensor, k: int = 5) -> tuple[Spectrum, Tensor]:
 class _Exact:
     """A distribution known eigenvalue by eigenvalue."""
 
-    def __init__(self, values: np.ndarray, zero: float) -> None:
+    def __init__(self, values: np.ndarray, zero: float, rounded: bool = False) -> None:
         self.dimension = len(values)
         self._values = values
-        self._zero = zero  # what is not larger counts as 0
+        self._zero = zero  # what is not larger counts as 0,
+        self._rounded = rounded  # or, of a run in products that are rounded so much, as any number that near to it
 
     def total(self, function: Callable[[np.ndarray], np.ndarray]) -> tuple[float, float]:
         return float(function(self._values).sum()), 0.0
@@ -162,10 +163,13 @@ class _Exact:
 
     def negative(self) -> tuple[Bounds, float]:
         share = float((self._values < -self._zero).mean())
-        return Bounds(share, share), float((np.abs(self._values) <= self._zero).mean())
+        most = float((self._values <= self._zero).mean()) if self._rounded else share
+        return Bounds(share, most), float((np.abs(self._values) <= self._zero).mean())
 
     def percentile(self, largest: float) -> Bounds:
         value = float(np.percentile(np.abs(self._values), PERCENT))
+        if self._rounded:
+            return Bounds(max(value - self._zero, 0.0), value + self._zero)
         value = 0.0 if value <= self._zero else value
         return Bounds(value, value)
 
