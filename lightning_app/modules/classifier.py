@@ -26,7 +26,7 @@ from lightning_app.common.calls import adapt, pair_of
 from lightning_app.common.errors import DivergedError, UserError, first_line
 from lightning_app.common.isolation import Float32, evaluating, trained_weights, use_float32
 from lightning_app.common.seeds import parse_seeds
-from lightning_app.measures.core.losses import Loss, OfMaps, ReturnedLoss, counted, loss_of_net
+from lightning_app.measures.core.losses import Loss, NoClassError, OfMaps, ReturnedLoss, counted, loss_of_net
 from lightning_app.modules import optimizing, resume
 from lightning_app.modules.backends import Answer, BackendName, Pass, one_by_one, possible, side_by_side
 from lightning_app.modules.cost import Decays, LossName, Penalty, RiskAndError, add_gradients, loss_named
@@ -496,7 +496,9 @@ class ImageClassifier(pl.LightningModule):
                 f"a normalisation cannot {what}, which has one value per channel: {first_line(error)}. Set "
                 "data.batch_size so that no batch is left with one sample, or drop_last where the data have it."
             )
-        of_labels = not isinstance(error, ValueError) and any(words in str(error) for words in LABEL_FAULTS)
+        of_labels = isinstance(error, NoClassError) or (
+            not isinstance(error, ValueError) and any(words in str(error) for words in LABEL_FAULTS)
+        )
         for member, each in zip(self.own, passes) if of_labels else ():
             if wrong := wrong_labels(each).rstrip("."):
                 return (

@@ -737,7 +737,7 @@ def test_for_a_time_computes_what_fits_into_it_and_ends_well(monkeypatch, tmp_pa
     up.clear(), told.clear()
     forty_pieces(monkeypatch, tmp_path, 9, wait)
     assert main(["reproduce", *words]) == 0
-    assert pieces(tmp_path) == 7 and asked == [1.5, 1.5]  # a quarter is for packing
+    assert pieces(tmp_path) == 7 and asked == [1.75, 1.75]  # an eighth is for packing
 
 
 def test_enough_time_is_no_end(monkeypatch, tmp_path, deaf, capsys):

@@ -18,6 +18,10 @@ Pair = tuple[Any, Tensor]  # inputs, a tensor or `Inputs`, and labels
 MAPS_1D = (nn.Conv1d, nn.ConvTranspose1d)
 
 
+class NoClassError(UserError):
+    """Labels that are no class of the outputs; training names net and sample instead."""
+
+
 def cross_entropy(outputs: Tensor, labels: Tensor) -> Tensor:
     """Mean cross-entropy in nats, over samples or over tokens whose label is not -100.
 
@@ -37,7 +41,7 @@ def cross_entropy(outputs: Tensor, labels: Tensor) -> Tensor:
     try:
         return F.cross_entropy(classes_second(outputs, labels), labels)
     except IndexError as error:  # a GPU stops the process instead
-        raise UserError(
+        raise NoClassError(
             f"the cross-entropy needs labels that are classes of the outputs {tuple(outputs.shape)}, or -100 for what does not "
             f"count, got labels from {int(labels.min())} to {int(labels.max())}."
         ) from error
