@@ -68,8 +68,8 @@ class Watch:
             returns). Without one: the loss that a net whose ``forward`` takes ``labels`` returns itself, else cross-entropy.
         pair_of: batch -> (inputs, labels), such as ``lambda batch: (batch["pixels"], batch["digit"])``.
         steps_per_epoch: where the log's epochs end. Without it an epoch of the log is 1,000 steps.
-        steps_done: of an earlier part of this training, whose numbers are in the same folder. What measures such as
-            `DistanceFromStart` keep goes on with ``measures=earlier.measures``.
+        steps_done: of an earlier part of this training, whose numbers are in the same folder; those of later steps are dropped.
+            What measures such as `DistanceFromStart` keep goes on with ``measures=earlier.measures``.
         total_steps: after which training ends, earlier parts included, where that is known: `Signal` sees the last step only
             if told so.
         scaler: of the loss, such as ``torch.amp.GradScaler``: `Signal` divides its ``gradient`` by ``scaler.get_scale()``.

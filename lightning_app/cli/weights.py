@@ -85,11 +85,13 @@ def _without_prefix(found: Mapping[str, Tensor], own: Sequence[str]) -> Mapping[
         prefix: {name.removeprefix(prefix): value for name, value in found.items() if name.startswith(prefix)}
         for prefix in prefixes
     }
-    nets = {prefix: weights for prefix, weights in stripped.items() if weights.keys() >= {*own}}
+    nets = {prefix: weights for prefix, weights in {"": found, **stripped}.items() if weights.keys() >= {*own}}
+    if any(prefix.startswith("nets.") for prefix in nets):  # a run's own, beside which it may keep averages of them
+        nets = {prefix: weights for prefix, weights in nets.items() if not prefix.startswith("averages.")}
     if len(nets) > 1:
         raise UserError(
-            f"the file holds {len(nets)} nets of these names ({', '.join(sorted(nets))}), expected one: `extract` takes one "
-            "out of a checkpoint of this program; else save the one that is meant by itself."
+            f"the file holds {len(nets)} such nets, under the prefixes {', '.join(repr(each) for each in sorted(nets)[:SHOWN])}, "
+            "expected one: `extract` takes one out of a checkpoint of this program; else save the one that is meant by itself."
         )
     return next(iter(nets.values()), found)
 

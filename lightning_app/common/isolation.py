@@ -1,7 +1,7 @@
 """A net's device and trained weights, and running it without a trace: uncompiled, in evaluation mode, in which arithmetic."""
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Literal
 
 import torch
@@ -42,7 +42,7 @@ def device_of(*nets: nn.Module) -> torch.device:
 
 
 def wait_for(device: torch.device) -> None:
-    """Until it has done all that was launched, so that a clock counts it; a CPU has, always."""
+    """Until CUDA has done all that was launched, so that a clock counts it."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
@@ -125,11 +125,16 @@ def unrounded() -> Iterator[None]:
         yield
         return
     before = [switch.fp32_precision for switch in _switches()]
+    products = None
+    with suppress(RuntimeError):  # where older and newer switches differ already
+        products = torch.get_float32_matmul_precision()
     use_float32("fp32")
     try:
         yield
     finally:
         _set(before)
+        if products == "medium":  # which is more than the switches say
+            torch.set_float32_matmul_precision(products)
 
 
 def _switches() -> tuple[Any, Any, Any]:

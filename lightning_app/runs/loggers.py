@@ -92,7 +92,7 @@ class RunLogger(Logger):
         self._hyperparameters: dict[str, Any] = {}
         self._trainer: pl.Trainer | None = None  # that logs here, once it has begun
         self._fitting: tuple[pl.Trainer, IO] | None = None  # with the folder's lock
-        self._going_on = _GoingOn(self._write_down)
+        self._going_on = _GoingOn(self.folder, self._write_down)
 
     @property
     @override
@@ -182,7 +182,6 @@ class RunLogger(Logger):
             cast(Any, trainer).callbacks.append(self._going_on)
 
     def _write_down(self, trainer: pl.Trainer, model: nn.Module) -> None:
-        self.folder.drop_after(trainer.global_step)  # what an earlier training measured later than this one begins
         self.folder.reopen()
         if self._hyperparameters:
             self._save_hyperparameters()
@@ -221,12 +220,16 @@ class RunLogger(Logger):
 class _GoingOn(pl.Callback):
     """A run that goes on keeps what it has until it trains: its checkpoint may not fit, and nothing may be left to train."""
 
-    def __init__(self, write_down: Callable[[pl.Trainer, nn.Module], None]) -> None:
-        self._write_down = write_down
+    def __init__(self, folder: RunFolder, write_down: Callable[[pl.Trainer, nn.Module], None]) -> None:
+        self._folder, self._write_down = folder, write_down
 
     @override
     @rank_zero_only
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        # What an earlier training measured later than this one begins. Lightning logs by batches that made a step, of which there
+        # are more than optimizer steps where a module makes its own.
+        batches = trainer.fit_loop.epoch_loop._batches_that_stepped
+        self._folder.drop_after(max(trainer.global_step, batches))
         self._write_down(trainer, pl_module)
 
 

@@ -65,8 +65,12 @@ class Run:
     def options(self) -> dict[str, Any]:
         """What it computes (`compared`), and of a folder of one's own which data: their fingerprint, or else where they lay."""
         found = compared(self.config)
+        parts: list[dict[str, Any]] = self._undamaged(self.folder.made, [])
+        on_cpu = {part.get("device") == "cpu" for part in parts} == {True}
+        computed = {"fp32"} if on_cpu else {part.get("float32") for part in parts}
+        if "model.float32" in found and len(computed) == 1 and None not in computed:
+            found["model.float32"] = computed.pop()  # a CPU rounds nothing, whatever is set
         if str(found.get("data.class_path")).endswith("ImageFolder"):
-            parts: list[dict[str, Any]] = self._undamaged(self.folder.made, [])
             made = [part["data"] for part in parts if part.get("data")]
             found["data.samples"] = made[-1] if made else dict(flatten(self.config)).get(ROOT)
         return found

@@ -97,8 +97,24 @@ def test_a_file_of_something_else_is_an_error_message(tmp_path, content, message
 def test_of_several_nets_in_a_file_none_is_guessed(tmp_path):
     both = {f"{part}.{name}": value for part in ("teacher", "student") for name, value in net().state_dict().items()}
     torch.save(both, tmp_path / "both.pth")
-    with pytest.raises(UserError, match=r"holds 2 nets of these names \(student\., teacher\.\), expected one"):
+    with pytest.raises(
+        UserError, match=r"holds 2 such nets, under the prefixes 'student\.', 'teacher\.', expected one"
+    ):
         load_weights(net(), tmp_path / "both.pth")
+    state = net().state_dict()
+    torch.save({**state, **{f"ema.{name}": value for name, value in state.items()}}, tmp_path / "copy.pth")
+    with pytest.raises(UserError, match=r"under the prefixes '', 'ema\.', expected one"):
+        load_weights(net(), tmp_path / "copy.pth")
+
+
+def test_a_run_that_keeps_averages_has_its_own_weights_taken(tmp_path):
+    source, target, average = net(seed=1), net(seed=2), net(seed=3)
+    state = {f"averages.net.module.{name}": value for name, value in average.state_dict().items()}
+    torch.save(
+        {"state_dict": state | {f"nets.net.{name}": v for name, v in source.state_dict().items()}}, tmp_path / "l.ckpt"
+    )
+    load_weights(target, tmp_path / "l.ckpt")
+    assert same_weights(source, target)
 
 
 def test_missing_and_torn_files(tmp_path):

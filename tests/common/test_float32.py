@@ -76,6 +76,19 @@ def test_no_measure_is_rounded(monkeypatch):
     assert state() == before
 
 
+@pytest.mark.parametrize("products", ["highest", "high", "medium"])
+def test_what_is_set_for_products_is_set_afterwards(products, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision(products)
+    try:
+        with unrounded():
+            assert PRODUCTS.fp32_precision == "ieee"
+        assert torch.get_float32_matmul_precision() == products
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
 def on_a_gpu() -> SimpleNamespace:
     """As much of a trainer as is asked what it trains on."""
     strategy = SimpleNamespace(root_device=torch.device("cuda"))

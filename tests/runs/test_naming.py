@@ -58,6 +58,16 @@ def test_the_seed_a_configuration_says(seeds, only):
     assert _only_seed({}) is None
 
 
+def test_what_only_a_gpu_heeds_does_not_part_seeds_of_a_cpu(leave):
+    runs = []
+    for seed, asked in enumerate(("tf32", "fp32")):
+        config = {"model": {"float32": asked, "lr": 0.1, "seeds": f"{seed}-{seed}"}}
+        runs.append(leave(f"pair20~{seed}-{seed}", [f"plain-seed0{seed}"], config))
+        runs[-1].add_made({"float32": "fp32", "device": "cpu"})
+    ((name, nets),) = gather(runs).groups.items()
+    assert (name, [net.seed for net in nets]) == ("pair20", [0, 1])
+
+
 def test_runs_of_a_job_array_are_seeds(leave):
     runs = [leave(f"pair20-seed{i:02d}", ["plain", "residual"]) for i in (0, 1, 11)]
     groups = gather(runs).groups

@@ -83,9 +83,10 @@ def lanczos(operator: Symmetric, steps: int, generator: torch.Generator, against
         norm = max(map(abs, (*diagonal, *beside, length)))
         floor = ROUNDING * torch.finfo(basis.dtype).eps * norm
         if length <= max(floor, BREAKDOWN * norm):
-            dropped, length = max(dropped, length), 0.0
+            dropped, length = math.hypot(dropped, length), 0.0
         beside.append(length)
-    return Krylov(basis, np.array(diagonal), np.array(beside[:-1]), length, max(floor, dropped))
+    floor += math.sqrt(2) * dropped  # each would stand twice in T
+    return Krylov(basis, np.array(diagonal), np.array(beside[:-1]), length, floor)
 
 
 def _orthogonal(vector: Tensor, basis: Tensor, against: Tensor | None) -> tuple[Tensor, float]:
