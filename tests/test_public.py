@@ -381,3 +381,31 @@ def test_contributing_is_short_and_the_changelog_dated():
     assert len((ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").splitlines()) <= 70
     dates = re.findall(r"^## (\S+)$", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
     assert dates == sorted(dates, reverse=True) and all(re.fullmatch(r"\d{4}-\d\d-\d\d", date) for date in dates)
+
+
+class OwnSteps(Mine):
+    """Steps after every other batch, by itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.automatic_optimization = False
+
+    def training_step(self, batch, batch_idx):
+        loss = super().training_step(batch)
+        self.manual_backward(loss)
+        if batch_idx % 2:
+            self.optimizers().step()
+            self.optimizers().zero_grad()
+        self.log("mine", loss, on_step=False, on_epoch=True)
+
+
+def test_a_run_of_a_module_that_makes_its_own_steps_keeps_its_numbers_when_it_goes_on(tmp_path):
+    """Lightning logs by batches, of which there are twice as many as steps."""
+    data = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(*samples()), batch_size=2)
+    for epochs, checkpoint in ((2, None), (3, tmp_path / "two.ckpt")):
+        quiet = {"enable_progress_bar": False, "enable_model_summary": False, "accelerator": "cpu"}
+        trainer = pl.Trainer(max_epochs=epochs, logger=skipscope.RunLogger(tmp_path / "run"), **quiet)
+        trainer.fit(OwnSteps(), data, ckpt_path=checkpoint)
+        trainer.save_checkpoint(tmp_path / "two.ckpt")
+    log = RunFolder(tmp_path / "run").log()
+    assert log[log["name"] == "mine"]["epoch"].tolist() == [1, 2, 3]

@@ -43,15 +43,15 @@ def check_tensors(saved: Mapping[str, Any], own: Mapping[str, Any]) -> None:
     had, has = (any(name.startswith("averages.") for name in each) for each in (saved, own))
     if had != has:
         raise UserError(
-            f"the checkpoint has {'' if had else 'no '}averages of weights, this one keeps {'some' if has else 'none'}: "
-            "set model.ema_decay as it was, or start a new run without --ckpt_path."
+            f"the checkpoint has {'' if had else 'no '}averages of weights, this configuration keeps "
+            f"{'some' if has else 'none'}: set model.ema_decay as it was, or start a new run without --ckpt_path."
         )
     names = [*own, *(name for name in saved if name not in own)]
-    wrong = [name for name in names if _shape(saved.get(name)) != _shape(own.get(name))]
+    wrong = [name for name in names if _shape(saved, name) != _shape(own, name)]
     if wrong:
         raise UserError(
             f"the checkpoint is of another architecture: for {wrong[0]} this configuration expects "
-            f"{_shape(own.get(wrong[0]))}, the checkpoint has {_shape(saved.get(wrong[0]))} ({len(wrong)} of {len(own)} "
+            f"{_shape(own, wrong[0])}, the checkpoint has {_shape(saved, wrong[0])} ({len(wrong)} of {len(own)} "
             "tensors differ). Use the configuration it was trained with."
         )
 
@@ -113,8 +113,9 @@ def in_words(described: Mapping[str, Any] | None) -> str:
     return f"'{described['name']}' (seed {described['seed']}, {kind}{described['network']})"
 
 
-def _shape(value: Any) -> str:
-    """Of what a net's `get_extra_state` returns the type, which is all that has to fit."""
-    if isinstance(value, Tensor):
-        return f"shape {tuple(value.shape)}"
-    return "none of that name" if value is None else type(value).__name__
+def _shape(state: Mapping[str, Any], name: str) -> str:
+    """What a net's `get_extra_state` returns may be anything, and another thing later."""
+    if name not in state:
+        return "none of that name"
+    value = state[name]
+    return f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else "no tensor"

@@ -142,6 +142,6 @@ def test_averages_that_begin_with_a_resume_are_an_error_message(tmp_path):
     without = fit(classifier(), epochs=1)
     without.trainer.save_checkpoint(tmp_path / "without.ckpt")
     with pytest.raises(
-        UserError, match=r"has no averages of weights, this one keeps some: set model.ema_decay as it was"
+        UserError, match=r"has no averages of weights, this configuration keeps some: set model.ema_decay as it was"
     ):
         trainer(2).fit(classifier(ema_decay=DECAY), datamodule=digits(), ckpt_path=tmp_path / "without.ckpt")

@@ -152,8 +152,8 @@ class _Exact:
     def __init__(self, values: np.ndarray, zero: float, rounded: bool = False) -> None:
         self.dimension = len(values)
         self._values = values
-        self._zero = zero  # what is not larger counts as 0,
-        self._rounded = rounded  # or, of a run in products that are rounded so much, as any number that near to it
+        self._zero = zero  # what is not larger counts as 0
+        self._rounded = rounded  # or, where products are rounded by as much, as any number up to that
 
     def total(self, function: Callable[[np.ndarray], np.ndarray]) -> tuple[float, float]:
         return float(function(self._values).sum()), 0.0
