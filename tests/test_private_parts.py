@@ -33,6 +33,7 @@ PARTS = {  # name -> where it is, as an object to look it up in
     "_restore_modules_and_callbacks": lambda: trainer()._checkpoint_connector,
     "restore_training_state": lambda: trainer()._checkpoint_connector,
     "_broadcast_sigterm_tensor": lambda: trainer().fit_loop.epoch_loop,
+    "_batches_that_stepped": lambda: trainer().fit_loop.epoch_loop,
     "_iteration_based_training": lambda: trainer().fit_loop,
     "_launch_process_observer": lambda: import_module("pytorch_lightning.strategies.launchers.subprocess_script"),
     "_trainer": lambda: pl.LightningModule(),
