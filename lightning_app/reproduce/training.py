@@ -179,36 +179,44 @@ class TrainingJob(Job):
                 resumable = (run.checkpoints / LAST).exists()
                 yield Found(self, run, seeds, run.last_epoch or 0, "interrupted" if resumable else "lost")
 
+    def furthest(self, root: Path, kept: Path | None = None) -> dict[int, Found]:
+        """Of each seed the run that took it furthest, of those that have ended or can go on."""
+        runs = sorted((run for run in self.found(root, kept) if run.state != "lost"), key=lambda run: run.worth)
+        return {seed: run for run in runs for seed in run.seeds}
+
     def state(self, root: Path, kept: Path | None = None) -> str:
-        runs = [run for run in self.found(root, kept) if run.state != "lost"]
-        done = {seed for run in runs if run.state == "finished" for seed in run.seeds}
-        if done >= set(self.seeds):
+        """In words: "finished", "1 of 3 seeds, 2 more at epoch 70 of 200", "epoch 12 of 200", "not run"."""
+        runs = [run for seed, run in self.furthest(root, kept).items() if seed in self.seeds]
+        behind = [run.epoch for run in runs if run.state != "finished"]
+        done = len(runs) - len(behind)
+        if done == len(self.seeds):
             return "finished"
-        parts = [f"{len(done)} of {len(self.seeds)} seeds"] if done else []
-        if epochs := [run.epoch for run in runs if run.state == "interrupted" and not done >= set(run.seeds)]:
-            parts.append(f"{'another at ' if done else ''}epoch {min(epochs)} of {self.epochs}")
+        parts = [f"{done} of {len(self.seeds)} seeds"] if done else []
+        if behind:
+            parts.append(f"{f'{len(behind)} more at ' if done else ''}epoch {min(behind)} of {self.epochs}")
         return ", ".join(parts) or "not run"
 
     def complete(self, root: Path, work: Work, kept: Path | None = None) -> None:
         wanted = set(self.seeds) & set(self.seeds if work.seeds is None else work.seeds)
         # Seed by seed, so that others can be trained beside these, with those of the runs that will go on.
-        begun = [set(run.seeds) for run in self.found(root, kept) if run.state == "interrupted"]
-        claimed_seeds = wanted.union(*(seeds for seeds in begun if seeds & wanted))
+        begun = [set(run.seeds) for run in self._interrupted(wanted, root, kept)]
         with ExitStack() as claims:
-            places = [(f"{self.name}.{seed}", f"run {self.name}, seed {seed}") for seed in sorted(claimed_seeds)]
+            places = [(f"{self.name}.{seed}", f"run {self.name}, seed {seed}") for seed in sorted(wanted.union(*begun))]
             locks = [claims.enter_context(claimed(root / self.group, *place)) for place in places]
-            lacking = wanted - self._covered(root, kept)
-            for run in self.found(root, kept):
-                if run.state == "interrupted" and lacking & set(run.seeds):
-                    checkpoint = self._writable(run.folder, root).checkpoints / LAST
-                    self._fit(root, run.seeds, [*work.options, "--ckpt_path", str(checkpoint)], locks)
-                    lacking -= set(run.seeds)
-            if lacking:
+            for run in self._interrupted(wanted, root, kept):
+                checkpoint = self._writable(run.folder, root).checkpoints / LAST
+                self._fit(root, run.seeds, [*work.options, "--ckpt_path", str(checkpoint)], locks)
+            if lacking := wanted - self._covered(root, kept):
                 self._fit(root, sorted(lacking), work.options, locks)
+
+    def _interrupted(self, seeds: Collection[int], root: Path, kept: Path | None) -> list[Found]:
+        """The runs that took any of these seeds furthest and did not end, each once."""
+        runs = {run.folder.path: run for seed, run in self.furthest(root, kept).items() if seed in seeds}
+        return [run for run in runs.values() if run.state == "interrupted"]
 
     def _covered(self, root: Path, kept: Path | None = None) -> set[int]:
         """Seeds with a finished run."""
-        return {seed for run in self.found(root, kept) if run.state == "finished" for seed in run.seeds}
+        return {seed for seed, run in self.furthest(root, kept).items() if run.state == "finished"}
 
     def _writable(self, run: RunFolder, root: Path) -> RunFolder:
         """The run where it can be written to: one kept as evidence is unpacked first."""

@@ -31,7 +31,7 @@ def test_states_in_words(leave, tmp_path):
     leave(RUN, one, epochs=(0, 12), finished=False, seeds=(0, 1))
     assert PLAN.state(runs) == "epoch 12 of 200"
     leave(RUN, one, seeds=(2,), name="depth20~2")
-    assert PLAN.state(runs) == "1 of 3 seeds, another at epoch 12 of 200"
+    assert PLAN.state(runs) == "1 of 3 seeds, 2 more at epoch 12 of 200"
     leave(RUN, one, seeds=(0, 1), name="depth20~3")
     assert PLAN.state(runs) == "finished"
 
@@ -118,6 +118,18 @@ def test_an_interrupted_run_is_resumed_with_its_own_seeds(leave, tmp_path, monke
     PLAN.complete(tmp_path / "runs", Work())
     assert recorder.option("--ckpt_path") == str(folder.checkpoints / "last.ckpt")
     assert [recorder.option("--model.seeds", call) for call in range(len(recorder.asked))] == ["0,2", "1-1"]
+
+
+def test_of_two_interrupted_runs_of_a_seed_the_further_one_goes_on(leave, tmp_path, monkeypatch):
+    leave(RUN, one, epochs=(0, 12), finished=False)
+    further = leave(RUN, one, epochs=(0, 70), finished=False, name="depth20~2")
+    leave(RUN, one, epochs=(0, 30), finished=False, name="depth20~3")
+    assert PLAN.state(tmp_path / "runs") == "epoch 70 of 200"
+    recorder = Recorder(monkeypatch, finishing(leave))
+    PLAN.complete(tmp_path / "runs", Work())
+    assert [words[words.index("--ckpt_path") + 1] for words in recorder.asked] == [
+        str(further.checkpoints / "last.ckpt")
+    ]
 
 
 def test_an_interrupted_run_whose_seeds_are_finished_elsewhere_is_left_alone(leave, tmp_path, monkeypatch):
