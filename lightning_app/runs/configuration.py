@@ -26,6 +26,14 @@ NOT_COMPARED = (
     ),
     *("trainer.enable_", "trainer.log_every_n_steps"),
 )
+# Of each the values with which all of the data is used; Lightning takes 1 for one batch and 1.0 for all.
+ALL_DATA = {
+    "trainer.limit_train_batches": ("None", "1.0"),
+    "trainer.limit_val_batches": ("None", "1.0"),
+    "trainer.overfit_batches": ("None", "0", "0.0"),
+    "data.init_args.train_limit": ("None",),
+    "data.init_args.test_limit": ("None",),
+}
 LIMITS = ("trainer.max_epochs", "trainer.max_steps", "trainer.max_time")  # of a run, which may be raised
 
 
@@ -62,6 +70,16 @@ def changes(earlier: Mapping[str, Any], now: Mapping[str, Any]) -> str:
     found = differing(compared(earlier), compared(now)).items() if earlier else ()
     said = "; ".join(f"{key} {before} -> {after}" for key, (before, after) in found if key not in LIMITS)
     return f"going on with other options than before: {said}" if said else ""
+
+
+def partial_data(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Options by which only a part of the data is trained or evaluated on, by dotted key.
+
+    >>> partial_data({"trainer": {"limit_train_batches": 1.0, "limit_val_batches": 1, "overfit_batches": 0.0}})
+    {'trainer.limit_val_batches': 1}
+    """
+    found = dict(flatten(config))
+    return {key: found[key] for key, whole in ALL_DATA.items() if key in found and repr(found[key]) not in whole}
 
 
 def flatten(node: Any, path: str = "", lists: bool = True) -> Iterator[tuple[str, Any]]:

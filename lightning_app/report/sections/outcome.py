@@ -1,12 +1,14 @@
-"""How far the runs of a page are, how good their nets are at the end, and what it took: three sentences."""
+"""How far the runs of a page are, how good their nets are at the end, and what it took, in sentences."""
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 
 from lightning_app.common.numbers import MISSING, duration, plural, span
 from lightning_app.report.figures import joined
 from lightning_app.report.page_data import Net, PageData
 from lightning_app.report.sections.costs import COST, EPOCH
+from lightning_app.runs.configuration import partial_data
 from lightning_app.runs.reader import Final, Run
 
 ERROR = "test/error"
@@ -15,7 +17,7 @@ MOST = 4  # runs or groups named
 
 def outcome(page: PageData) -> str:
     """The sentences, without those of which nothing was logged."""
-    return " ".join(filter(None, (_progress(page), _errors(page), _time(page.runs))))
+    return " ".join(filter(None, (_progress(page), partial(page.runs), _errors(page), _time(page.runs))))
 
 
 def _progress(page: PageData) -> str:
@@ -42,6 +44,13 @@ def _nets(page: PageData) -> str:
     }
     deep = f" of depth{'s' * (len(depths) > 1)} {joined(depths)}" if depths else ""
     return plural(len(page.nets), "net") + deep + (f" on {' and '.join(sorted(data))}" if data else "")
+
+
+def partial(runs: Sequence[Run]) -> str:
+    """That not all of the data was used, and by which options; empty where it was."""
+    counts = Counter(f"{key} {value}" for run in runs for key, value in partial_data(run.config).items())
+    said = [f"{each} ({count} of {len(runs)} runs)" if count < len(runs) else each for each, count in counts.items()]
+    return f"Only a part of the data was used: {', '.join(said)}." if said else ""
 
 
 def _planned(run: Run) -> str:
