@@ -1,7 +1,9 @@
 """How a GPU multiplies float32 numbers: PyTorch's switches can be read and set without one, so all of it is tested here."""
 
+import json
 from types import SimpleNamespace
 
+import jsonschema
 import pytest
 import torch
 import torch.nn.functional as F
@@ -14,7 +16,7 @@ from lightning_app.common.isolation import unrounded, use_float32
 from lightning_app.measures import Hessian
 from lightning_app.runs import RunFolder
 from lightning_app.runs.loggers import made_by
-from tests.helpers import classifier, digits, fit
+from tests.helpers import ROOT, classifier, digits, fit
 
 OLDER, PRODUCTS = torch.backends.cudnn, torch.backends.cuda.matmul
 NEWER = (torch.backends.cudnn.conv, torch.backends.cudnn.rnn, PRODUCTS)
@@ -112,6 +114,8 @@ def test_the_models_choice_is_set_said_and_kept(choice, tmp_path, capsys, monkey
     assert f"cuda, precision 32-true, float32 convolutions in {choice}\n" in capsys.readouterr().out
     made = made_by(trainer, module, "")
     assert (made["float32"], made["gpu"]) == (choice, "a GPU")
+    defined = json.loads((ROOT / "results" / "verdict.schema.json").read_text())["$defs"]
+    jsonschema.validate(made, {"$ref": "#/$defs/trained_with", "$defs": defined})  # a verdict's record has it whole
 
 
 def test_a_cpu_rounds_nothing_and_its_process_keeps_its_switches(tmp_path):
