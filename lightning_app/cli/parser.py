@@ -41,6 +41,7 @@ UNKNOWN_CLASS = re.compile(
     rf"Expected a dot import path string: (\S+)|has no attribute '(\w+)'|{UNKNOWN_MODULE.pattern}"
 )
 NUMBERS = ("bool", "float", "int")  # types that a word is more likely a mistake of than a class
+CLASS_AS_ARM = re.compile(r"""key "model.arms":.*Given value: {'([^']+)': '([\w.]+)'""", re.DOTALL)
 NO_OPTIONS = re.compile(r"Unexpected config: (.*)")
 # Why a class refused its arguments, among what jsonargparse reports of the types it tried.
 OF_CLASS = re.compile(r"^\s+- (?!Expected a|Does not validate)(.+)$", re.MULTILINE)
@@ -122,6 +123,9 @@ class Parser(LightningArgumentParser):
         plain = [name for name in _type_names(types) if name in NUMBERS or name.startswith("[")]
         if any(name in NUMBERS for name in plain) and location is not None:
             return f"{location}: expected {' or '.join(plain)}, got {value}.", hint
+        if found := CLASS_AS_ARM.search(message):
+            say = f"write {found[1]}: {{net: {found[2]}}}."
+            return f"model.arms: expected options for each net's name, got the class {found[2]} for {found[1]}.", say
         if (found := UNKNOWN_MODULE.search(message)) and location is not None and "." in value:
             return f"{location}: there is no module '{found[1]}'.", "is it installed, or its folder on PYTHONPATH?"
         if (found := UNKNOWN_CLASS.search(message)) and location is not None:

@@ -29,6 +29,7 @@ import os
 import re
 import shutil
 import uuid
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -447,16 +448,28 @@ def run_folders(folder: Path) -> Iterator[Path]:
 
 
 def searched(folder: Path) -> Iterator[tuple[Path, set[str]]]:
-    """Folders at or below a folder, with the names in them; none below a run folder, which may have thousands."""
-    try:
-        below = [*os.scandir(folder)]
-    except OSError:  # not there yet, gone, or not ours to read
-        return
-    names = {entry.name for entry in below}
-    yield folder, names
-    for entry in below:
-        if not names & LOGS and entry.is_dir(follow_symlinks=False):
-            yield from searched(Path(entry.path))
+    """Folders at or below a folder, with the names in them; none below a run folder, which may have thousands.
+
+    Of links only those to a run are followed (one to / would have the disk searched), after all folders: a run is found once,
+    by a link where nothing else leads there.
+    """
+    waiting, seen = deque([folder]), set()
+    while waiting:
+        path = waiting.popleft()
+        if (place := os.path.realpath(path)) in seen:
+            continue
+        seen.add(place)
+        try:
+            below = [*os.scandir(path)]
+        except OSError:  # not there yet, gone, or not ours to read
+            continue
+        names = {entry.name for entry in below}
+        yield path, names
+        for entry in below if not names & LOGS else ():
+            if entry.is_dir(follow_symlinks=False):
+                waiting.appendleft(Path(entry.path))
+            elif entry.is_symlink() and any(os.path.isfile(os.path.join(entry.path, log)) for log in LOGS):
+                waiting.append(Path(entry.path))
 
 
 def _drop_torn_line(log: Path) -> None:

@@ -235,6 +235,11 @@ def test_a_diverging_run_keeps_what_was_logged(tmp_path):
         ),
         (("--data.batch_size", "0"), ("batch_size of Digits must be at least 1, got 0",)),
         (("--model.arms", "{}"), ("either `model.net`",)),
+        (
+            ("--model.arms", "{plain: lightning_app.networks.ResidualMLP}"),
+            ("model.arms: expected options", "class lightning_app.networks.ResidualMLP for plain", "plain: {net: lig"),
+        ),
+        (("--model.arms", "{a: ResidualMLP}"), ("got the class ResidualMLP for a.", "write a: {net: ResidualMLP}.")),
     ],
 )
 def test_a_mistake_gets_a_message_and_leaves_nothing_behind(tmp_path, monkeypatch, capsys, words, said):

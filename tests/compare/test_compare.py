@@ -199,8 +199,20 @@ def test_what_there_is_instead(run, capsys):
 
 
 def test_a_link_to_a_run_is_the_run(run, tmp_path):
-    (tmp_path / "latest").symlink_to(run)
-    assert len(find_runs([run, tmp_path / "latest"])) == 1
+    link = tmp_path / "linked" / "latest"
+    link.parent.mkdir()
+    link.symlink_to(run)
+    assert len(find_runs([run, link])) == 1
+    assert [found.path for found in find_runs([link.parent])] == [link]
+    assert [str(found.path) for found in find_runs([tmp_path])] == [run]  # whose own folder is a plain one
+
+
+def test_a_link_to_a_folder_of_runs_is_not_followed(run, tmp_path):
+    """One that somebody sent could lead to /."""
+    (tmp_path / "linked").mkdir()
+    (tmp_path / "linked" / "all").symlink_to(Path(run).parent)
+    with pytest.raises(UserError, match=r"found no log\.csv in or below"):
+        find_runs([tmp_path / "linked"])
 
 
 def test_to_diverge_can_settle_it_alone(tmp_path):
