@@ -53,6 +53,16 @@ def test_what_a_run_saves_is_what_is_printed_of_it(config, build, capsys, tmp_pa
     assert stop.value.code == 0 and capsys.readouterr().out == (tmp_path / "saved.yaml").read_text()
 
 
+def test_words_of_an_enum_are_saved_as_their_values(build):
+    """Timer's interval is one by default."""
+    cli = build(
+        "configs/quickstart.yaml", "--trainer.callbacks", "Timer", "--trainer.callbacks.duration", "00:01:00:00"
+    )
+    (save,) = (each for each in cli.trainer.callbacks if isinstance(each, SaveRunConfig))
+    (timer,) = yaml.safe_load(save.parser.dump(save.config, format="yaml"))["trainer"]["callbacks"]
+    assert timer["init_args"]["interval"] == "step"
+
+
 @pytest.mark.parametrize("config", RUNS, ids=lambda path: path.stem)
 def test_a_configuration_builds_and_names_its_own_run(config, build):
     cli = build(config)

@@ -12,6 +12,7 @@ import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from enum import Enum
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn
@@ -67,6 +68,10 @@ PACKAGES = (
 )
 FEW = 8  # classes that a help text may list
 WRONG_VALUE = re.compile(r"Expected an? (?!path)([^\n]+?)(?:\. Got value|: |\n|$)")
+
+
+# Lightning's defaults may be words of an Enum, as Timer's interval: a configuration has their values.
+yaml.SafeDumper.add_multi_representer(Enum, lambda dumper, word: dumper.represent_data(word.value))
 
 
 class HelpFormatter(DefaultHelpFormatter, argparse.RawDescriptionHelpFormatter):
