@@ -79,10 +79,14 @@ def name_nets(runs: Sequence["Run"]) -> list[NetName]:
     """
     if len(runs) == 1:
         return [NetName(net, net.name, net.arm) for net in runs[0].nets]
-    groups = run_groups({run.label: run.options for run in runs})
+    groups = {
+        label: without_seed(group) for label, group in run_groups({run.label: run.options for run in runs}).items()
+    }
+    told_apart = len({*groups.values()}) > 1
     named = []
     for run in runs:
-        group, alone = without_seed(groups[run.label]), len(run.nets) == 1
+        alone = len(run.nets) == 1
+        group = groups[run.label] if told_apart or alone else ""
         for net in run.nets:
             label, arm = (run.label, "") if alone else (f"{run.label}/{net.name}", net.arm)
             named.append(NetName(net, label, "/".join(filter(None, (group, arm))) or "nets"))

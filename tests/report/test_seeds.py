@@ -175,7 +175,7 @@ def test_a_seed_of_two_runs_is_said_and_counted_once(bank):
     runs = [bank("fig2-seed0-5"), bank("fig2-seed5-7", range(5, 8), range(5, 8))]
     found = section(*runs)
     assert sum("is one more run of seed 5 of" in said for said in found.notices) == 2
-    assert table(found, "Spread")["fig2/plain", "test error E"][-1] == "8"
+    assert table(found, "Spread")["plain", "test error E"][-1] == "8"
 
 
 def test_a_repeated_seed_is_said_also_where_it_is_the_only_one(bank):

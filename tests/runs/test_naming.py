@@ -72,7 +72,7 @@ def test_runs_of_a_job_array_are_seeds(leave):
     runs = [leave(f"pair20-seed{i:02d}", ["plain", "residual"]) for i in (0, 1, 11)]
     groups = gather(runs).groups
     seeds = {group: [net.seed for net in nets] for group, nets in groups.items()}
-    assert seeds == {f"pair20/{arm}": [0, 1, 11] for arm in ("plain", "residual")}
+    assert seeds == {arm: [0, 1, 11] for arm in ("plain", "residual")}
     assert [nets[0].kind for nets in groups.values()] == ["plain", "residual"]
 
 
@@ -86,7 +86,7 @@ def test_seeds_in_several_banks_are_one_arm(leave, names):
         for name, seeds in zip(names, ((0, 1), (2, 3)))
     ]
     ((group, nets),) = gather(runs).groups.items()
-    assert group == "fig2/plain"
+    assert group == "plain"
     assert [net.seed for net in nets] == [0, 1, 2, 3]
 
 
