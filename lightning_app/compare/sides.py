@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from fnmatch import fnmatchcase
 from functools import cached_property
 from glob import glob
@@ -14,7 +14,7 @@ import pandas as pd
 
 from lightning_app.common.errors import UserError, nearest
 from lightning_app.common.numbers import plural
-from lightning_app.runs import Net, find_runs, read_runs
+from lightning_app.runs import Net, Run, find_runs, read_runs
 from lightning_app.runs.configuration import compared, differing
 
 RISKS = ("train/risk", "train/risk_running")
@@ -144,22 +144,42 @@ def _nets(side: str) -> list[Net]:
     parts = [Path(part).expanduser() for part in paths.split(",")]
     found = [path for part in parts for path in ([] if part.exists() else sorted(glob(str(part)))) or [str(part)]]
     runs = read_runs(find_runs(dict.fromkeys(Path(path).resolve() for path in found)))
-    nets = [net for run in runs for net in run.nets if arm in ("", net.arm)]
+    nets_of = [_with_numbers_of_their_run(run) for run in runs]
+    nets = [net for of_run in nets_of for net in of_run if arm in ("", net.arm)]
     for run in runs:
         run.check()
-    arms = sorted({net.arm for run in runs for net in run.nets})
+    arms = sorted({net.arm for of_run in nets_of for net in of_run})
     if not nets and not arm:
-        raise UserError(f"{paths} has no numbers of single nets, which compare needs: name another run.")
+        raise UserError(f"{paths} has no numbers yet, which compare needs: name another run.")
     if not nets:
         raise UserError(
             f"no arm '{arm}' in {paths}; there are {', '.join(arms) or 'no nets'}: name one of them behind the colon."
         )
-    if not arm and any(len({net.arm for net in run.nets}) > 1 for run in runs):
+    if not arm and any(len({net.arm for net in of_run}) > 1 for of_run in nets_of):
         raise UserError(f"{paths} has the arms {', '.join(arms)}: say which, as in {paths}:{arms[0]}.")
     twice = sorted({net.seed for net in nets if net.seed is not None and [n.seed for n in nets].count(net.seed) > 1})
     if twice:
         raise UserError(f"{side} has seed {twice[0]} in several runs: name the run of each seed once.")
     return sorted(nets, key=lambda net: -1 if net.seed is None else net.seed)
+
+
+class OnlyNet(Net):
+    """The net of a run that has no other: its numbers, and what was logged of the run as a whole, as by a module of one's own."""
+
+    @cached_property
+    def names(self) -> list[str]:
+        return [*dict.fromkeys((*self.run.names(self.name), *self.run.names()))]
+
+    def series(self, name: str) -> pd.Series:
+        return self.run.series(name, self.name if name in self.run.names(self.name) else "")
+
+
+def _with_numbers_of_their_run(run: Run) -> list[Net]:
+    """A run's nets; of a single one, or of a run that measured none, with the numbers of the run."""
+    if len(run.nets) > 1 or not len(run.log):
+        return run.nets
+    net = run.nets[0] if run.nets else run.net("")
+    return [OnlyNet(**{field.name: getattr(net, field.name) for field in fields(net)})]
 
 
 def _has_stopped(net: Net) -> bool:
@@ -178,7 +198,7 @@ def _keys(nets: Iterable[Net]) -> dict[tuple[Path, str], Net]:
 
 
 def label_of(net: Net) -> str:
-    return f"{net.run.label}/{net.name}"
+    return f"{net.run.label}/{net.name}".rstrip("/")
 
 
 def _unfinished(side: str, nets: Sequence[Net], last: int) -> list[str]:

@@ -78,9 +78,16 @@ class Run:
     @cached_property
     def nets(self) -> list["Net"]:
         """The nets that have numbers in the log, in its order."""
+        return [self.net(name) for name in self.last_epochs if name]
+
+    def net(self, name: str) -> "Net":
+        """One of its nets; for "" the run as a whole as if it were one."""
+        return _net(self, name, self._recorded.get(name))
+
+    @cached_property
+    def _recorded(self) -> dict[str, MemberRow]:
         rows: list[MemberRow] = self._undamaged(self.folder.members, [])
-        recorded = {row.name: row for row in rows}
-        return [_net(self, name, recorded.get(name)) for name in self.last_epochs if name]
+        return {row.name: row for row in rows}
 
     def names(self, member: str = "") -> list[str]:
         """What was measured of a member, in the order of the log; of the whole run for ''."""

@@ -289,6 +289,29 @@ def test_a_side_is_in_the_order_of_seeds_and_no_net_is_on_both(tmp_path):
         sides_of(a, b).table("test/odd")
 
 
+def test_numbers_of_a_whole_run_are_those_of_its_only_net(tmp_path, capsys):
+    """As a module of one's own logs them, with callbacks that measured its net and without."""
+    for arm, values in (("good", GOOD), ("bad", BAD)):
+        for number, value in enumerate(values):
+            run = RunFolder(tmp_path / arm / f"run{number}")
+            run.append([Row("", 0, 0, "val_loss", 2.3), Row("", 3, 30, "val_loss", value)])
+            if number % 2:
+                run.append([Row("net", 3, 30, "test/error", value)])
+    assert main(["compare", f"{tmp_path}/good", f"{tmp_path}/bad", "-m", "val_loss"]) == 0
+    said = capsys.readouterr().out
+    assert "val_loss at epoch 3" in said and "better" in said and "compared in their order" in said
+    assert main(["compare", f"{tmp_path}/good", f"{tmp_path}/bad"]) == 2
+    assert "no number 'test/error' was measured of all nets of both sides: there are 1, such as val_loss" in (
+        capsys.readouterr().err
+    )
+
+
+def test_numbers_of_a_whole_run_are_nobody_s_where_it_has_several_nets(tmp_path):
+    run = make(tmp_path / "run", {"good": GOOD, "bad": BAD})
+    run.append([Row("", 3, 30, "time/epoch", 5.0)])
+    assert "time/epoch" not in sides_of(f"{run.path}:good", f"{run.path}:bad").names
+
+
 def test_measured_within_epochs(tmp_path, capsys):
     run = make(tmp_path / "run", {"good": GOOD, "bad": BAD})
     for arm, errors in (("good", GOOD), ("bad", BAD)):
