@@ -102,6 +102,7 @@ class Watch:
             batches = [batch if pair_of is None else pair_of(batch) for batch in probe]
         self.measures = [_own(one, every) for one in checked(shipped() if measures is None else measures)]
         self._optimizer: Any = _innermost(optimizer)
+        _check_optimizer(self._optimizer, nets)
         self._module = SimpleNamespace(members=[*nets.items()], loss=loss, device=device_of(*nets.values()))
         members_of(self._module)  # type: ignore[arg-type]  # refuses names that cannot be parts of keys
         self._logger = RunLogger(folder, claimed=True)
@@ -368,6 +369,14 @@ def _check_steps(steps_per_epoch: int, steps_done: int, total_steps: int | None)
             f"total_steps counts all steps, with those done before, and must be at least 1 and at least steps_done, got "
             f"{total_steps} and {steps_done}."
         )
+
+
+def _check_optimizer(optimizer: Any, nets: Mapping[str, nn.Module]) -> None:
+    """Only a warning: one that trains parts, or copies of what it was given, may hold other tensors."""
+    groups = getattr(optimizer, "param_groups", ())
+    trained = {id(weight) for group in groups for weight in group["params"]}
+    if trained and not any(id(weight) in trained for net in nets.values() for weight in net.parameters()):
+        log.warning("the optimizer has none of the watched weights: its steps are counted, is it that of another net?")
 
 
 def _own(measure: Measure, every: Steps) -> Measure:

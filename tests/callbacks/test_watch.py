@@ -507,6 +507,17 @@ def test_a_compiled_net_has_weights_and_a_warning_and_trains_as_ever(tmp_path, c
     assert "cushion/layer02/median" in set(skipscope.open_run(tmp_path).log()["name"])
 
 
+def test_the_optimizer_of_another_net_gets_a_warning(tmp_path, caplog):
+    other, net = small_net(), small_net()
+    for folder, of in ((tmp_path / "one", (net,)), (tmp_path / "other", (other,)), (tmp_path / "both", (net, other))):
+        optimizer = torch.optim.SGD([weight for each in of for weight in each.parameters()], lr=0.1)
+        skipscope.watch(
+            {"net": net, "average": small_net()}, probe(), optimizer, folder=folder, measures=[WeightMass()]
+        )
+        assert ("has none of the watched weights" in caplog.text) == (of == (other,))
+        caplog.clear()
+
+
 def test_what_is_kept_does_not_grow_with_the_steps(tmp_path):
     net = small_net()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
