@@ -188,8 +188,10 @@ class Board:
 
     def _search(self) -> None:
         base = self.folders[0] if len(self.folders) == 1 else parent_of(self.folders)
-        paths = dict.fromkeys(path for folder in self.folders for path in run_folders(folder))
-        found = [_found(path, base) for path in paths]
+        paths: dict[Path, Path] = {}  # by place, of which a link is another name
+        for path in (path for folder in self.folders for path in run_folders(folder)):
+            paths.setdefault(path.resolve(), path)
+        found = [_found(path, base) for path in paths.values()]
         self.runs = {run.label: run for run in sorted(found, key=lambda run: (-run.written, run.label))}
 
 

@@ -42,7 +42,9 @@ UNKNOWN_CLASS = re.compile(
     rf"Expected a dot import path string: (\S+)|has no attribute '(\w+)'|{UNKNOWN_MODULE.pattern}"
 )
 NUMBERS = ("bool", "float", "int")  # types that a word is more likely a mistake of than a class
-CLASS_AS_ARM = re.compile(r"""key "model.arms":.*Given value: {'([^']+)': '([\w.]+)'""", re.DOTALL)
+ARMS = re.compile(r'key "model.arms":.*Given value: {(.*)}', re.DOTALL)
+WITHIN = re.compile(r"[({][^(){}]*[)}]")  # what stands in the innermost brackets
+CLASS_AS_ARM = re.compile(r"(?:^|, )'?([^',]+?)'?: '([\w.]+)'")
 NO_OPTIONS = re.compile(r"Unexpected config: (.*)")
 # Why a class refused its arguments, among what jsonargparse reports of the types it tried.
 OF_CLASS = re.compile(r"^\s+- (?!Expected a|Does not validate)(.+)$", re.MULTILINE)
@@ -128,7 +130,7 @@ class Parser(LightningArgumentParser):
         plain = [name for name in _type_names(types) if name in NUMBERS or name.startswith("[")]
         if any(name in NUMBERS for name in plain) and location is not None:
             return f"{location}: expected {' or '.join(plain)}, got {value}.", hint
-        if found := CLASS_AS_ARM.search(message):
+        if found := _class_as_arm(message):
             say = f"write {found[1]}: {{net: {found[2]}}}."
             return f"model.arms: expected options for each net's name, got the class {found[2]} for {found[1]}.", say
         if (found := UNKNOWN_MODULE.search(message)) and location is not None and "." in value:
@@ -235,6 +237,14 @@ def resolve_short_names() -> None:
         return resolve(base, name)
 
     search.resolve_class_path_by_name = ours_first
+
+
+def _class_as_arm(message: str) -> re.Match[str] | None:
+    """The first arm, and its class, that has a class's name in place of options."""
+    arms = found[1] if (found := ARMS.search(message)) else ""
+    while (outer := WITHIN.sub("", arms)) != arms:
+        arms = outer
+    return CLASS_AS_ARM.search(arms)
 
 
 def _type_names(types: Iterable[str]) -> list[str]:

@@ -5,7 +5,7 @@ from typing import NamedTuple
 from lightning_app.common.numbers import number
 from lightning_app.report.page_data import Net, gather
 from lightning_app.report.sections.cushions import choose_layer, measured_layers
-from lightning_app.report.sections.outcome import partial
+from lightning_app.report.sections.outcome import limits
 from lightning_app.runs import RunFolder
 
 NOT_MEASURED = "-"
@@ -45,7 +45,7 @@ def summary(run: RunFolder) -> Summary:
     head = ["net", *columns]
     rows = [[net.label, *(_last(net, name) for name in columns.values())] for net in page.nets]
     epochs = " and ".join(str(epoch) for epoch in sorted({net.epoch for net in page.nets}))
-    title = " ".join(filter(None, (f"{page.runs[0].label} after epoch {epochs}.", partial(page.runs))))
+    title = " ".join(filter(None, (f"{page.runs[0].label} after epoch {epochs}.", limits(page.runs))))
     return Summary(title.removesuffix("."), head, rows)
 
 

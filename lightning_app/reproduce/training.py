@@ -162,8 +162,10 @@ class TrainingJob(Job):
         """Its runs, those kept as evidence first, each of them oldest first."""
         homes = [] if kept is None else [home_of_runs(kept, self.paper, self.scale)]
         found = [run for home in [*homes, root / self.group] for run in self._in(home)]
-        # A run that went on after it was packed is one run: of its copies the one that is worth most counts.
-        furthest = {_identity(run.folder): run for run in sorted(found, key=lambda run: run.worth)}
+        # A run that went on after it was packed is one run: of its copies one that can go on counts, and of these the furthest.
+        furthest = {
+            _identity(run.folder): run for run in sorted(found, key=lambda run: (run.state != "lost", run.worth))
+        }
         return [run for run in found if furthest[_identity(run.folder)] is run]
 
     def _in(self, home: Path) -> Iterator[Found]:
@@ -187,13 +189,14 @@ class TrainingJob(Job):
     def state(self, root: Path, kept: Path | None = None) -> str:
         """In words: "finished", "1 of 3 seeds, 2 more at epoch 70 of 200", "epoch 12 of 200", "not run"."""
         runs = [run for seed, run in self.furthest(root, kept).items() if seed in self.seeds]
-        behind = [run.epoch for run in runs if run.state != "finished"]
+        behind = sorted(run.epoch for run in runs if run.state != "finished")
         done = len(runs) - len(behind)
         if done == len(self.seeds):
             return "finished"
         parts = [f"{done} of {len(self.seeds)} seeds"] if done else []
         if behind:
-            parts.append(f"{f'{len(behind)} more at ' if done else ''}epoch {min(behind)} of {self.epochs}")
+            where = f"epoch {behind[0]}" if behind[0] == behind[-1] else f"epochs {behind[0]} to {behind[-1]}"
+            parts.append(f"{f'{len(behind)} more at ' if done else ''}{where} of {self.epochs}")
         return ", ".join(parts) or "not run"
 
     def complete(self, root: Path, work: Work, kept: Path | None = None) -> None:
@@ -210,9 +213,14 @@ class TrainingJob(Job):
                 self._fit(root, sorted(lacking), work.options, locks)
 
     def _interrupted(self, seeds: Collection[int], root: Path, kept: Path | None) -> list[Found]:
-        """The runs that took any of these seeds furthest and did not end, each once."""
-        runs = {run.folder.path: run for seed, run in self.furthest(root, kept).items() if seed in seeds}
-        return [run for run in runs.values() if run.state == "interrupted"]
+        """The runs that took any of these seeds furthest and did not end, without those that others train anyway."""
+        furthest = {seed: run for seed, run in self.furthest(root, kept).items() if seed in seeds}
+        runs = {run.folder.path: run for run in furthest.values() if run.state == "interrupted"}
+        for path, run in sorted(runs.items(), key=lambda item: len(item[1].seeds)):
+            others = {seed for other in runs.values() if other is not run for seed in other.seeds}
+            if set(run.seeds) & set(seeds) <= others:
+                del runs[path]
+        return [*runs.values()]
 
     def _covered(self, root: Path, kept: Path | None = None) -> set[int]:
         """Seeds with a finished run."""
@@ -244,9 +252,15 @@ class TrainingJob(Job):
             raise RunFailed(self, 1)
 
     def keep(self, root: Path, kept: Path, arrays: Collection[tuple[str, float]]) -> bool:
-        # Of runs with the same seeds, kept or not, one is kept.
-        furthest = {run.packed_name: run for run in sorted(self.found(root, kept), key=lambda run: run.worth)}
-        new = {name: run for name, run in furthest.items() if run.lies_in(root)}
+        # Of runs with the same seeds, kept or not, one is kept; one that lost its checkpoint replaces none that can go on.
+        runs = sorted(self.found(root, kept), key=lambda run: run.worth)
+        furthest = {run.packed_name: run for run in runs}
+        resumable = {run.packed_name for run in runs if run.state == "interrupted" and not run.lies_in(root)}
+        new = {
+            name: run
+            for name, run in furthest.items()
+            if run.lies_in(root) and not (run.state == "lost" and name in resumable)
+        }
         home = home_of_runs(kept, self.paper, self.scale)
         changed = [pack(run.folder, home / name, run.state == "finished", arrays) for name, run in new.items()]
         return any([*changed, new and self._drop_superseded(kept)])

@@ -72,10 +72,10 @@ def changes(earlier: Mapping[str, Any], now: Mapping[str, Any]) -> str:
     return f"going on with other options than before: {said}" if said else ""
 
 
-def partial_data(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Options by which only a part of the data is trained or evaluated on, by dotted key.
+def limits_on_data(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Options that limit the data that is trained or evaluated on, by dotted key.
 
-    >>> partial_data({"trainer": {"limit_train_batches": 1.0, "limit_val_batches": 1, "overfit_batches": 0.0}})
+    >>> limits_on_data({"trainer": {"limit_train_batches": 1.0, "limit_val_batches": 1, "overfit_batches": 0.0}})
     {'trainer.limit_val_batches': 1}
     """
     found = dict(flatten(config))

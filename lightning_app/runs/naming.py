@@ -82,20 +82,20 @@ def name_nets(runs: Sequence["Run"]) -> list[NetName]:
     groups = {
         label: without_seed(group) for label, group in run_groups({run.label: run.options for run in runs}).items()
     }
-    told_apart = len({*groups.values()}) > 1
+    by_arm_alone = len({*groups.values()}) == 1 and any(len(run.nets) > 1 for run in runs)
     named = []
     for run in runs:
         alone = len(run.nets) == 1
-        group = groups[run.label] if told_apart or alone else ""
         for net in run.nets:
-            label, arm = (run.label, "") if alone else (f"{run.label}/{net.name}", net.arm)
-            named.append(NetName(net, label, "/".join(filter(None, (group, arm))) or "nets"))
+            label = run.label if alone else f"{run.label}/{net.name}"
+            parts = ("" if by_arm_alone else groups[run.label], "" if alone and not by_arm_alone else net.arm)
+            named.append(NetName(net, label, "/".join(filter(None, parts)) or "nets"))
     return named
 
 
 def parent_of(paths: Sequence[Path]) -> Path:
-    """The deepest folder that holds all paths; the path itself when there is one."""
-    return Path(os.path.commonpath([path.resolve() for path in paths]))
+    """The deepest folder that holds all paths; the path itself when there is one. A link is where it lies, not where it leads."""
+    return Path(os.path.commonpath([os.path.abspath(path) for path in paths]))
 
 
 def run_labels(paths: Sequence[Path]) -> list[str]:
@@ -103,7 +103,7 @@ def run_labels(paths: Sequence[Path]) -> list[str]:
     if len(paths) == 1:
         return [paths[0].name]
     parent = parent_of(paths)
-    return [path.resolve().relative_to(parent).as_posix() for path in paths]
+    return [Path(os.path.abspath(path)).relative_to(parent).as_posix() for path in paths]
 
 
 def run_groups(configs: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:

@@ -63,6 +63,19 @@ def test_names_are_text(board, tmp_path):
     assert "<script" not in text and "⟨U+202E⟩" in text
 
 
+def test_a_link_to_a_run_is_that_run(tmp_path):
+    run = logged(tmp_path / "scratch" / "x7", 1)
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "best").symlink_to(run)
+    for folders, labels in (
+        ([tmp_path / "runs"], ["best"]),
+        ([tmp_path / "runs", tmp_path / "scratch"], ["runs/best"]),
+    ):
+        made = Board(folders)
+        made._search()
+        assert [*made.runs] == labels
+
+
 def test_one_run_and_several_folders(tmp_path):
     one, other = logged(tmp_path / "a" / "x", 1), logged(tmp_path / "b" / "x", 2)
     for folders, labels in (([one], ["x"]), ([one, other], ["b/x", "a/x"]), ([tmp_path / "a", other], ["b/x", "a/x"])):

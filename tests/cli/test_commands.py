@@ -239,6 +239,11 @@ def test_a_diverging_run_keeps_what_was_logged(tmp_path):
             ("--model.arms", "{plain: lightning_app.networks.ResidualMLP}"),
             ("model.arms: expected options", "class lightning_app.networks.ResidualMLP for plain", "plain: {net: lig"),
         ),
+        (
+            ("--model.arms", "{a: {net: ResidualMLP}, 2: ResidualMLP}"),
+            ("got the class ResidualMLP for 2.", "write 2: {net: ResidualMLP}."),
+        ),
+        (("--model.arms", "{a: {net: NoSuchNet}, b: {net: ResidualMLP}}"), ("there is no class 'NoSuchNet'",)),
         (("--model.arms", "{a: ResidualMLP}"), ("got the class ResidualMLP for a.", "write a: {net: ResidualMLP}.")),
     ],
 )

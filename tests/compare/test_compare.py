@@ -12,7 +12,8 @@ import yaml
 from lightning_app.cli import main
 from lightning_app.common.errors import UserError
 from lightning_app.compare.sides import sides_of
-from lightning_app.runs import Row, RunFolder, find_runs
+from lightning_app.report import write_report
+from lightning_app.runs import Row, RunFolder, find_runs, read_runs
 from lightning_app.runs.folder import MemberRow
 from tests.helpers import ROOT
 
@@ -205,6 +206,16 @@ def test_a_link_to_a_run_is_the_run(run, tmp_path):
     assert len(find_runs([run, link])) == 1
     assert [found.path for found in find_runs([link.parent])] == [link]
     assert [str(found.path) for found in find_runs([tmp_path])] == [run]  # whose own folder is a plain one
+
+
+def test_a_linked_run_is_called_as_its_link_and_its_page_is_where_that_lies(run, tmp_path):
+    home = tmp_path / "home"
+    for name in ("best", "other"):
+        home.mkdir(exist_ok=True)
+        (home / name).symlink_to(make(tmp_path / "far" / "away" / name, {"net": GOOD}).path)
+    found = find_runs([home])
+    assert [each.label for each in read_runs(found)] == ["best", "other"]
+    assert write_report(found) == home / "report.html"
 
 
 def test_a_link_to_a_folder_of_runs_is_not_followed(run, tmp_path):

@@ -221,18 +221,18 @@ def test_before_them_stands_how_far_the_runs_are_how_good_and_what_it_took(bank,
     assert "27 nets of depth 20 in 2 runs, 10 to 11 epochs; finished." in first.section(gather([bank, other]), ()).lead
 
 
-def test_what_part_of_the_data_was_used_stands_there_and_over_the_table_after_training(bank, tmp_path):
+def test_limits_on_the_data_stand_there_and_over_the_table_after_training(bank, tmp_path):
     limits = {
         "trainer": {"limit_train_batches": 1.0, "limit_val_batches": 1},
         "data": {"init_args": {"test_limit": 20}},
     }
     other = run_of(tmp_path / "other", {"net": {"test/error": 0.3 + NOISE[:1]}}, limits)
-    said = "Only a part of the data was used: trainer.limit_val_batches 1, data.init_args.test_limit 20"
+    said = "Limits on the data: trainer.limit_val_batches 1; data.init_args.test_limit 20"
     assert f" {said}. Last" in first.section(gather([other]), ()).lead
     assert summary(other).title == f"other after epoch 10. {said}"
-    assert "Only a part" not in first.section(gather([bank]), ()).lead
+    assert "Limits" not in first.section(gather([bank]), ()).lead
     both = first.section(gather([bank, other]), ()).lead
-    assert "limit_val_batches 1 (1 of 2 runs), data.init_args.test_limit 20 (1 of 2 runs). Last" in both
+    assert "limit_val_batches 1 (1 of 2 runs); data.init_args.test_limit 20 (1 of 2 runs). Last" in both
 
 
 def test_a_learning_curve_stands_beside_them(finished, page):

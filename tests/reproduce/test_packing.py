@@ -520,6 +520,23 @@ def test_of_two_live_runs_of_the_same_seeds_the_further_one_is_kept(leave, tmp_p
     assert contents(tmp_path / "results") == evidence
 
 
+@pytest.mark.parametrize("copies", [True, False])
+def test_a_run_that_lost_its_checkpoint_replaces_none_that_can_go_on(leave, tmp_path, copies):
+    """Though it got further: what was kept of it earlier, or another run of these seeds."""
+    run = leave(NAMED, one, epochs=(0, 70), finished=False)
+    run.identifier()
+    assert kept(tmp_path) == {"depth32": None}
+    run.append([Row("plain", 71, 710, "train/risk", 0.5)])
+    (run.checkpoints / "last.ckpt").unlink()
+    if not copies:
+        (run.path / "id").unlink()
+    job, results = TrainingJob("yu-tomasi", NAMED, PAPER), tmp_path / "results"
+    assert job.state(tmp_path / "runs", results) == "epoch 70 of 200"
+    evidence = contents(results)
+    kept(tmp_path)
+    assert contents(results) == evidence
+
+
 def test_what_finished_is_kept_beside_others_of_the_same_seeds(leave, tmp_path):
     """Also without weights, which the other has."""
     leave(NAMED, one, seeds=(0,)).identifier()

@@ -132,6 +132,14 @@ def test_of_two_interrupted_runs_of_a_seed_the_further_one_goes_on(leave, tmp_pa
     ]
 
 
+def test_a_seed_is_not_trained_twice_because_another_one_went_further_alone(leave, tmp_path, monkeypatch):
+    both = leave(RUN, one, epochs=(0, 12), finished=False, seeds=(0, 1))
+    leave(RUN, one, epochs=(0, 70), finished=False, seeds=(0,), name="depth20~2")
+    recorder = Recorder(monkeypatch, finishing(leave))
+    PLAN.complete(tmp_path / "runs", Work(seeds=(0, 1)))
+    assert len(recorder.asked) == 1 and recorder.option("--ckpt_path") == str(both.checkpoints / "last.ckpt")
+
+
 def test_an_interrupted_run_whose_seeds_are_finished_elsewhere_is_left_alone(leave, tmp_path, monkeypatch):
     leave(RUN, one, epochs=(0, 12), finished=False)
     leave(RUN, one, name="depth20~2")

@@ -5,6 +5,7 @@ import yaml
 
 from lightning_app.report.page_data import gather
 from lightning_app.runs import Row, RunFolder
+from lightning_app.runs.folder import MemberRow
 from lightning_app.runs.naming import _only_seed, _seed_in, run_groups, without_seed
 
 
@@ -88,6 +89,26 @@ def test_seeds_in_several_banks_are_one_arm(leave, names):
     ((group, nets),) = gather(runs).groups.items()
     assert group == "plain"
     assert [net.seed for net in nets] == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("members", "expected"),
+    [
+        ({"a~0-1": ("net-seed00", "net-seed01"), "a~2-2": ("net",)}, {"net": 3}),
+        ({"a~0-0": ("plain", "residual"), "a~1-1": ("plain",)}, {"plain": 2, "residual": 1}),
+        ({"plain": ("plain", "residual"), "plain~2": ("residual",)}, {"plain": 1, "residual": 2}),
+        ({"a~0-0": ("net",), "a~1-1": ("net",)}, {"a": 2}),
+        ({"a~0-0": ("plain", "residual"), "b~0-0": ("plain",)}, {"a/plain": 1, "a/residual": 1, "b": 1}),
+    ],
+)
+def test_arms_of_runs_of_one_name_go_without_it_also_where_a_run_has_one_net(leave, members, expected):
+    runs = [leave(name, nets, config(f"{seed}-{seed}")) for seed, (name, nets) in enumerate(members.items())]
+    for run, (_, nets) in zip(runs, members.items()):
+        run.save_members(
+            MemberRow(net, without_seed(net), 10 * runs.index(run) + n, "Net", None, "", 20, 1)
+            for n, net in enumerate(nets)
+        )
+    assert {group: len(nets) for group, nets in gather(runs).groups.items()} == expected
 
 
 def test_a_sweep_is_told_apart_by_what_it_varies(leave):

@@ -8,7 +8,7 @@ from lightning_app.common.numbers import MISSING, duration, plural, span
 from lightning_app.report.figures import joined
 from lightning_app.report.page_data import Net, PageData
 from lightning_app.report.sections.costs import COST, EPOCH
-from lightning_app.runs.configuration import partial_data
+from lightning_app.runs.configuration import limits_on_data
 from lightning_app.runs.reader import Final, Run
 
 ERROR = "test/error"
@@ -17,7 +17,7 @@ MOST = 4  # runs or groups named
 
 def outcome(page: PageData) -> str:
     """The sentences, without those of which nothing was logged."""
-    return " ".join(filter(None, (_progress(page), partial(page.runs), _errors(page), _time(page.runs))))
+    return " ".join(filter(None, (_progress(page), limits(page.runs), _errors(page), _time(page.runs))))
 
 
 def _progress(page: PageData) -> str:
@@ -46,11 +46,11 @@ def _nets(page: PageData) -> str:
     return plural(len(page.nets), "net") + deep + (f" on {' and '.join(sorted(data))}" if data else "")
 
 
-def partial(runs: Sequence[Run]) -> str:
-    """That not all of the data was used, and by which options; empty where it was."""
-    counts = Counter(f"{key} {value}" for run in runs for key, value in partial_data(run.config).items())
+def limits(runs: Sequence[Run]) -> str:
+    """Options that limit the data of training or evaluation; empty where there are none."""
+    counts = Counter(f"{key} {value}" for run in runs for key, value in limits_on_data(run.config).items())
     said = [f"{each} ({count} of {len(runs)} runs)" if count < len(runs) else each for each, count in counts.items()]
-    return f"Only a part of the data was used: {', '.join(said)}." if said else ""
+    return f"Limits on the data: {_first(said)}." if said else ""
 
 
 def _planned(run: Run) -> str:
