@@ -128,8 +128,8 @@ class Watch:
         """Log numbers of your own, such as ``{"test/error": 0.1}``: of the net of that name, or of the only one.
 
         Raises:
-            UserError: outside the ``with`` block, whose end closes the run. A ``net`` that is not watched ends the watching
-                with a warning, and the training goes on.
+            UserError: outside the ``with`` block, whose end closes the run. Numbers of a ``net`` that is not watched are left out
+                with a warning.
         """
         self._check_within("log")
         self._guarded(lambda: self._log(net, numbers))
@@ -138,7 +138,10 @@ class Watch:
         members = [name for name, _ in self._module.members]
         name = members[0] if net is None and len(members) == 1 else str(net)
         if name not in members:
-            raise UserError(f"log() expects as net the name of a watched one ({', '.join(members)}), got {net!r}.")
+            log.warning(
+                f"log() expects as net the name of a watched one ({', '.join(members)}), got {net!r}: left out."
+            )
+            return
         log_results(self._loop, epochs_done(self._loop), "learning", {name: dict(numbers)}, by_steps=True)
 
     def step(self) -> None:

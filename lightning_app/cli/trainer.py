@@ -7,16 +7,19 @@ callback cannot measure does not stop the others: the reason is kept in the run 
 import contextlib
 import functools
 import os
+import random
 import signal
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytorch_lightning as pl
 import torch
 from pytorch_lightning.strategies.launchers import subprocess_script
 from pytorch_lightning.utilities.exceptions import SIGTERMException
+from pytorch_lightning.utilities.seed import isolate_rng
 from typing_extensions import override
 
 from callbacks.clock import EpochCallback
@@ -50,6 +53,13 @@ class Trainer(pl.Trainer):
         for name in ("_restore_modules_and_callbacks", "restore_training_state"):
             connector = self._checkpoint_connector
             replace_method(connector, name, _refusing(getattr(connector, name)))
+        loop = self.fit_loop.epoch_loop
+        replace_method(loop, "on_run_start", functools.partial(self._begin_epoch, loop.on_run_start))
+        for name in (
+            "run",
+            "increment_progress_to_evaluation_end",
+        ):  # the second instead of the first, after some resumes
+            replace_method(loop.val_loop, name, isolate_rng()(getattr(loop.val_loop, name)))
         replace_method(subprocess_script, "_launch_process_observer", observe)
         stopping.forward = self._signal_launched
 
@@ -66,6 +76,27 @@ class Trainer(pl.Trainer):
         if int(number):
             stopping.received = stopping.received or signal.Signals(int(number))
             raise SIGTERMException
+
+    def _begin_epoch(self, begin: Callable[..., None], batches: Any) -> None:
+        """A loader that is not ours draws its order from global random states: those of each epoch are a function of its number.
+
+        So a run that is resumed sees what an unbroken one sees, and evaluation, which is isolated, changes nothing. A loader that
+        keeps no state is wound forward to where an epoch was left.
+        """
+        loop = self.fit_loop
+        # Processes that share out nets, not samples, see the same batches.
+        shared = isinstance(self.strategy, SeedSharding)
+        seed = hash((self.current_epoch, 0 if shared else self.global_rank)) % 2**32
+        random.seed(seed), np.random.seed(seed), torch.manual_seed(seed)
+        if (
+            self.current_epoch == 0 or loop.is_resuming or loop.epoch_loop.restarting
+        ):  # else Lightning makes the iterator
+            iter(batches)
+            loaders = batches.combined_loader.flattened
+            if not any(hasattr(loader, "load_state_dict") for loader in loaders):
+                for _ in range(loop.epoch_loop.batch_progress.current.ready):
+                    next(batches.iterator, None)
+        begin(batches)
 
     def _signal_launched(self, number: int) -> None:
         """Pass a signal on to the ranks that this process launched: a container's stop reaches the first process alone."""

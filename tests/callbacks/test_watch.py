@@ -307,6 +307,19 @@ def test_what_ends_the_watching_is_said_once(tmp_path, monkeypatch, caplog):
     assert said == ["watching ends after step 0, training goes on: OSError: [Errno 28] No space left on device"]
 
 
+def test_numbers_of_no_watched_net_are_left_out_with_a_warning(tmp_path, caplog):
+    nets = {"one": small_net(), "other": small_net()}
+    with skipscope.watch(nets, probe(), folder=tmp_path, every=1, measures=[WeightMass()]) as scope:
+        for step in range(2):
+            scope.step()
+            scope.log({"my/number": step})
+            scope.log({"my/number": step}, net="one")
+    assert "net the name of a watched one (one, other), got None: left out" in caplog.text
+    log = skipscope.open_run(tmp_path).log()
+    assert log[log["name"] == "my/number"]["member"].tolist() == ["one", "one"]
+    assert set(log[log["name"] == "weight_mass/all"]["step"]) == {0, 1, 2}
+
+
 def test_a_measure_that_fails_costs_its_own_numbers(tmp_path, bare):
     net = watched(tmp_path / "run", measures=[Scalar("odd", broken), WeightMass()])
     assert same_weights(net, bare)

@@ -121,6 +121,26 @@ def test_nets_that_were_not_trained_are_compared_before_training_and_it_says_so(
     assert sentence.startswith(f"{when} residual has a test error 0 ") and "3 pairs" in sentence
 
 
+def test_where_there_are_validation_data_only_their_error_is_asked_for(tmp_path):
+    arms = {"plain": {"val/error": 0.3 + NOISE}, "residual": {"val/error": 0.2 + NOISE}}
+    (sentence,) = said(run_of(tmp_path / "val", arms))
+    assert sentence.startswith("After epoch 10 residual has a validation error 0.1 ")
+    both = {arm: numbers | {"test/error": numbers["val/error"]} for arm, numbers in arms.items()}
+    (sentence,) = said(run_of(tmp_path / "both", both))
+    assert " has a test error 0.1 " in sentence
+
+
+@pytest.mark.parametrize("factor", [1, 2])
+def test_the_identity_is_named_where_it_makes_another_cushion(tmp_path, factor):
+    def cushions(size: float, factor: int = 1) -> dict:
+        name = "cushion/layer10/median"
+        return {name: size * factor + NOISE, f"{name}_transferred": size + NOISE}
+
+    (sentence,) = said(run_of(tmp_path / "run", {"plain": cushions(0.3), "residual": cushions(0.2, factor)}))
+    assert ("(the identity counted as weights)" in sentence) == (factor == 2)
+    assert "residual has a median cushion at layer10" in sentence
+
+
 def test_seven_pairs_settle_one_question_but_not_two(tmp_path):
     arms = {arm: {"test/error": error + 0 * NOISE[:7]} for arm, error in (("a", 0.3), ("b", 0.2), ("c", 0.25))}
     assert all("too few to test" in sentence for sentence in said(run_of(tmp_path / "three", arms)))

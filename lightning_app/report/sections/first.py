@@ -106,9 +106,11 @@ def _sides(page: PageData, plain_of: dict[str, str]) -> tuple[dict[tuple[str, st
 
 def _questions(page: PageData, sides: Sides, own: bool) -> Iterator[Question]:
     """Those whose numbers there are, the most telling first; is it a plain arm and its ``own`` residual one?"""
+    held_out = "test" if "test/error" in sides.names or "val/error" not in sides.names else "val"
+    what = "a test error" if held_out == "test" else "a validation error"
     found = [
         _epochs(sides),
-        _at_end(sides, "test/error", "a test error", "learning-test-error"),
+        _at_end(sides, f"{held_out}/error", what, f"learning-{held_out}-error"),
         _at_risk(sides, ("seeds-at-risk",) * own + ("learning-test-error",)),
     ]
     for each in prefixes(page.nets):
@@ -116,10 +118,12 @@ def _questions(page: PageData, sides: Sides, own: bool) -> Iterator[Question]:
         found.append(_at_end(sides, f"{each}/top1", what, f"{key_of(each)}-curves", ratio=True))
     if layers := measured_layers(page.nets):
         layer = choose_layer(layers, page.layer)
-        what = f"a median cushion at {layer} (the identity counted as weights)"
-        found.append(
-            _at_end(sides, f"cushion/{layer}/median_transferred", what, "cushion-median_transferred", ratio=True)
+        name = f"cushion/{layer}/median"
+        counts = name in sides.names and any(
+            net.final(name) != net.final(f"{name}_transferred") for net in sides.a + sides.b
         )
+        what = f"a median cushion at {layer}" + " (the identity counted as weights)" * counts
+        found.append(_at_end(sides, f"{name}_transferred", what, "cushion-median_transferred", ratio=True))
     found.append(_at_end(sides, "train/error", "a training error", "learning-train-error"))
     for question in found:
         if question is not None and np.isfinite(question.a - question.b).any():
