@@ -353,6 +353,10 @@ class TrainingCLI(LightningCLI):
         """Print risks and errors."""
         if self.trainer.is_global_zero:
             metrics = self.model.last_metrics  # computed while the processes were together
+            if not metrics:
+                raise UserError(
+                    f"{self.subcommand} expected data to evaluate on, got none from {type(self.datamodule).__name__}."
+                )
             self.answer |= {"nets": metrics}
             names = [f"{split}/{key}" for split in self.model.plan.eval_splits for key in ("risk", "error")]
             shown = [name for name in names if all(name in numbers for numbers in metrics.values())]

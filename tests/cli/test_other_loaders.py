@@ -1,6 +1,7 @@
 """`fit` on a DataLoader of one's own, which keeps no state and shuffles by the global random state."""
 
 import random
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,6 +11,8 @@ from pytorch_lightning.callbacks import ModelCheckpoint
 from torch.utils.data import DataLoader, Dataset
 
 from lightning_app.cli.trainer import Trainer
+from lightning_app.cli.training import TrainingCLI
+from lightning_app.common.errors import UserError
 from lightning_app.runs.checkpoints import AtomicCheckpointIO
 
 STEPS = 5  # an epoch
@@ -81,3 +84,9 @@ def test_a_resumed_run_sees_the_batches_of_an_unbroken_one(tmp_path, steps, work
 @pytest.mark.filterwarnings("ignore")
 def test_evaluation_changes_no_order(tmp_path):
     assert seen(tmp_path / "with", Own()) == seen(tmp_path / "without", Own(evaluates=False))
+
+
+def test_without_data_to_evaluate_on_there_is_a_message_and_no_empty_table():
+    trainer, module = SimpleNamespace(is_global_zero=True), SimpleNamespace(last_metrics={})
+    with pytest.raises(UserError, match="test expected data to evaluate on, got none from Own"):
+        TrainingCLI.after_test(SimpleNamespace(trainer=trainer, model=module, subcommand="test", datamodule=Own()))
