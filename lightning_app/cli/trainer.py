@@ -83,19 +83,14 @@ class Trainer(pl.Trainer):
         So a run that is resumed sees what an unbroken one sees, and evaluation, which is isolated, changes nothing. A loader that
         keeps no state is wound forward to where an epoch was left.
         """
-        loop = self.fit_loop
         # Processes that share out nets, not samples, see the same batches.
-        shared = isinstance(self.strategy, SeedSharding)
-        seed = hash((self.current_epoch, 0 if shared else self.global_rank)) % 2**32
+        rank = 0 if isinstance(self.strategy, SeedSharding) else self.global_rank
+        seed = hash((self.current_epoch, rank)) % 2**32
         random.seed(seed), np.random.seed(seed), torch.manual_seed(seed)
-        if (
-            self.current_epoch == 0 or loop.is_resuming or loop.epoch_loop.restarting
-        ):  # else Lightning makes the iterator
+        loop = self.fit_loop.epoch_loop
+        if self.current_epoch == 0 or self.fit_loop.is_resuming or loop.restarting:  # else Lightning makes the iterator
             iter(batches)
-            loaders = batches.combined_loader.flattened
-            if not any(hasattr(loader, "load_state_dict") for loader in loaders):
-                for _ in range(loop.epoch_loop.batch_progress.current.ready):
-                    next(batches.iterator, None)
+            _wind_forward(batches, 0 if loop.batch_progress.is_last_batch else loop.batch_progress.current.ready)
         begin(batches)
 
     def _signal_launched(self, number: int) -> None:
@@ -145,6 +140,14 @@ class Trainer(pl.Trainer):
                 callback.lenient = not callback.strict
         self.callbacks.append(MeasureOnce())
         self.validate(model, datamodule=datamodule, ckpt_path=ckpt_path, verbose=False)
+
+
+def _wind_forward(batches: Any, done: int) -> None:
+    """Leave out the batches of an epoch that are trained on; a loader that keeps its state has done so itself."""
+    if not any(hasattr(loader, "load_state_dict") for loader in batches.combined_loader.flattened):
+        for _ in range(done):
+            next(batches, None)
+        batches.fetched -= done  # which Lightning adds
 
 
 def replace_method(owner: Any, name: str, method: Callable[..., Any]) -> None:

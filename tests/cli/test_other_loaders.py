@@ -8,7 +8,7 @@ import pytest
 import pytorch_lightning as pl
 import torch
 from pytorch_lightning.callbacks import ModelCheckpoint
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from lightning_app.cli.trainer import Trainer
 from lightning_app.cli.training import TrainingCLI
@@ -28,12 +28,21 @@ class Jittered(Dataset):
         return torch.tensor([index, random.random(), np.random.rand(), torch.rand(()).item()])
 
 
+class Stream(IterableDataset):
+    """Of unknown length, for which Lightning fetches a batch ahead."""
+
+    def __iter__(self):
+        return (Jittered()[index] for index in range(4 * STEPS))
+
+
 class Own(pl.LightningDataModule):
-    def __init__(self, workers: int = 0, evaluates: bool = True) -> None:
+    def __init__(self, workers: int = 0, evaluates: bool = True, streams: bool = False) -> None:
         super().__init__()
-        self.workers, self.evaluates = workers, evaluates
+        self.workers, self.evaluates, self.streams = workers, evaluates, streams
 
     def train_dataloader(self) -> DataLoader:
+        if self.streams:
+            return DataLoader(Stream(), 4, num_workers=self.workers)
         return DataLoader(Jittered(), 4, shuffle=True, num_workers=self.workers)
 
     def val_dataloader(self) -> DataLoader | list:
@@ -69,15 +78,15 @@ def seen(folder, data: Own, ckpt_path: str | None = None, **limits) -> list:
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize(("workers", "streams"), [(0, False), (1, False), (0, True), (1, True)])
 @pytest.mark.parametrize("steps", [2 * STEPS, 2 * STEPS + 3, 3])
-def test_a_resumed_run_sees_the_batches_of_an_unbroken_one(tmp_path, steps, workers):
-    whole = seen(tmp_path / "whole", Own(workers))
+def test_a_resumed_run_sees_the_batches_of_an_unbroken_one(tmp_path, steps, workers, streams):
+    whole = seen(tmp_path / "whole", Own(workers, streams=streams))
     assert len({str(batch) for batch in whole}) == 4 * STEPS  # another order in each epoch
     torch.manual_seed(1)  # the state of another process
-    begun = seen(tmp_path, Own(workers), max_steps=steps)
+    begun = seen(tmp_path, Own(workers, streams=streams), max_steps=steps)
     torch.rand(7)
-    went_on = seen(tmp_path, Own(workers), str(tmp_path / f"step={steps}.ckpt"))
+    went_on = seen(tmp_path, Own(workers, streams=streams), str(tmp_path / f"step={steps}.ckpt"))
     assert whole == begun + went_on
 
 
