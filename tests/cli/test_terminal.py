@@ -14,6 +14,7 @@ from tests.helpers import LEARNING, OFFLINE, ROOT, TINY, command, on_terminal
 
 pytestmark = pytest.mark.slow
 ESCAPE = re.compile(r"\x1b\[[?\d;]*[A-Za-z]")
+LIMITS = "Limits on the data: data.init_args.train_limit 64; data.init_args.test_limit {}"
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +40,7 @@ def test_a_terminal_sees_bars_with_a_line_an_epoch_above_them(shown):
 def test_its_last_words_are_a_ruled_table(shown):
     said, run = shown
     last = ESCAPE.sub("", said[said.rindex("\x1b[?25h") :]).splitlines()
-    assert last[0] == "quickstart after epoch 2"
+    assert last[0] == f"quickstart after epoch 2. {LIMITS.format(300)}"
     assert set(last[2]) == {"─"}
     row = next(line for line in last if line.startswith("residual"))
     error = run.log().query("member == 'residual' and epoch == 2").set_index("name")["value"]["test/error"]
@@ -51,7 +52,7 @@ def test_a_pipe_sees_lines_only(tmp_path):
     assert done.returncode == 0, done.stderr
     assert not re.search(r"[\x1b\r━─]", done.stdout + done.stderr)
     assert [line[:9] for line in done.stdout.splitlines() if line.startswith("epoch ")] == ["epoch 1/2", "epoch 2/2"]
-    assert "\nquickstart after epoch 2\nnet " in done.stdout
+    assert f"\nquickstart after epoch 2. {LIMITS.format(60)}\nnet " in done.stdout
     first, second, third, *_ = done.stdout.splitlines()
     assert first == "training: plain, residual (seed 0) on Digits, 2 epochs, cpu, precision 32-true"
     assert second == "run folder: runs/digits/quickstart"
