@@ -306,10 +306,10 @@ def test_depth_20_in_full_is_as_its_logs_the_record_and_the_paper_say():
         for name, text in texts:
             values, places = ours[arm, name], len(text.partition(" ")[0].partition(".")[2])
             assert len(values) == 3
-            assert text in (
-                "the same",
-                f"{statistics.fmean(values):.{places}f} ± {statistics.stdev(values):.{places}f}",
-            )
+            if text == "the same":
+                assert arm == "plain" and name in cushions[1:]  # a plain net has no identity to count
+            else:
+                assert text == f"{statistics.fmean(values):.{places}f} ± {statistics.stdev(values):.{places}f}"
         assert ratio == f"{ratios[f'L / (C - L), {arm}, depth 20']:.0f}"
         assert [float(risk_in_print), float(error_in_print)] == [
             round(TABLE_1_IN_PRINT[arm, 20][place], 4) for place in (0, 2)

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from lightning_app.board.worker import Asked, Drawn, Ended, Stamp, Worker, stamp_of
 from lightning_app.common.text import visible
-from lightning_app.runs.folder import ARRAYS, FINISHED, LOGS, SMALL_FILES, run_folders
+from lightning_app.runs.folder import ARRAYS, FINISHED, LOGS, SMALL_FILES, each_once, run_folders
 from lightning_app.runs.naming import parent_of
 
 __all__ = ["SHOWN", "Board"]
@@ -188,10 +188,8 @@ class Board:
 
     def _search(self) -> None:
         base = self.folders[0] if len(self.folders) == 1 else parent_of(self.folders)
-        paths: dict[Path, Path] = {}  # by place, of which a link is another name
-        for path in (path for folder in self.folders for path in run_folders(folder)):
-            paths.setdefault(path.resolve(), path)
-        found = [_found(path, base) for path in paths.values()]
+        paths = each_once(path for folder in self.folders for path in run_folders(folder))
+        found = [_found(path, base) for path in paths]
         self.runs = {run.label: run for run in sorted(found, key=lambda run: (-run.written, run.label))}
 
 

@@ -55,11 +55,9 @@ class Trainer(pl.Trainer):
             replace_method(connector, name, _refusing(getattr(connector, name)))
         loop = self.fit_loop.epoch_loop
         replace_method(loop, "on_run_start", functools.partial(self._begin_epoch, loop.on_run_start))
-        for name in (
-            "run",
-            "increment_progress_to_evaluation_end",
-        ):  # the second instead of the first, after some resumes
-            replace_method(loop.val_loop, name, isolate_rng()(getattr(loop.val_loop, name)))
+        # Both evaluate, or end what a resume finds evaluated; loaders draw on the CPU.
+        for name in ("run", "increment_progress_to_evaluation_end"):
+            replace_method(loop.val_loop, name, isolate_rng(include_cuda=False)(getattr(loop.val_loop, name)))
         replace_method(subprocess_script, "_launch_process_observer", observe)
         stopping.forward = self._signal_launched
 
@@ -86,7 +84,7 @@ class Trainer(pl.Trainer):
         # Processes that share out nets, not samples, see the same batches.
         rank = 0 if isinstance(self.strategy, SeedSharding) else self.global_rank
         seed = hash((self.current_epoch, rank)) % 2**32
-        random.seed(seed), np.random.seed(seed), torch.manual_seed(seed)
+        random.seed(seed), np.random.seed(seed), torch.default_generator.manual_seed(seed)
         loop = self.fit_loop.epoch_loop
         if self.current_epoch == 0 or self.fit_loop.is_resuming or loop.restarting:  # else Lightning makes the iterator
             iter(batches)

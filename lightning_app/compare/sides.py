@@ -170,8 +170,8 @@ class OnlyNet(Net):
     def names(self) -> list[str]:
         return [*dict.fromkeys((*self.run.names(self.name), *self.run.names()))]
 
-    def series(self, name: str) -> pd.Series:
-        return self.run.series(name, self.name if name in self.run.names(self.name) else "")
+    def _member(self, name: str) -> str:
+        return self.name if name in self.run.names(self.name) else ""
 
 
 def _with_numbers_of_their_run(run: Run) -> list[Net]:

@@ -428,7 +428,7 @@ def _layer_row(member: str, layer: str, path: str, kind: str, shape: str, reason
 
 def find_runs(paths: Iterable[Path | str]) -> list[RunFolder]:
     """The run folders at or below the given paths, each once, sorted by path. UserError: if a path holds no run, naming it."""
-    found: dict[Path, RunFolder] = {}  # by place, of which a link is another name
+    found: list[Path] = []
     for path in (Path(path).expanduser() for path in paths):
         folders = sorted(run_folders(path))
         if path.is_file():
@@ -437,9 +437,16 @@ def find_runs(paths: Iterable[Path | str]) -> list[RunFolder]:
             )
         if not folders:
             raise UserError(f"expected a run folder, or a folder of them, found no {LOG} in or below {path}.")
-        for folder in folders:
-            found.setdefault(folder.resolve(), RunFolder(folder))
-    return list(found.values())
+        found += folders
+    return [RunFolder(folder) for folder in each_once(found)]
+
+
+def each_once(folders: Iterable[Path]) -> list[Path]:
+    """The folders in their order, without those that are one before by another name, such as a link."""
+    found: dict[Path, Path] = {}
+    for folder in folders:
+        found.setdefault(folder.resolve(), folder)
+    return [*found.values()]
 
 
 def run_folders(folder: Path) -> Iterator[Path]:

@@ -225,17 +225,21 @@ class Net:
         """Completed epochs of the last row of this net."""
         return self.run.last_epochs[self.name]
 
+    def _member(self, name: str) -> str:
+        """Under which member of the log a number of this net stands."""
+        return self.name
+
     def series(self, name: str) -> pd.Series:
         """Values by epoch, as `Run.series`."""
-        return self.run.series(name, self.name)
+        return self.run.series(name, self._member(name))
 
     def points(self, name: str) -> Points:
         """Epochs and values, as `Run.points`."""
-        return self.run.points(name, self.name)
+        return self.run.points(name, self._member(name))
 
     def final(self, name: str) -> Final | None:
         """The last value, never the best one; None when never measured."""
-        return self.run.last(name, self.name)
+        return self.run.last(name, self._member(name))
 
     def at(self, name: str, epoch: float | None) -> float | None:
         """The value after so many epochs; None where it was not measured."""

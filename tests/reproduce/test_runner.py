@@ -32,6 +32,8 @@ def test_states_in_words(leave, tmp_path):
     assert PLAN.state(runs) == "epoch 12 of 200"
     leave(RUN, one, seeds=(2,), name="depth20~2")
     assert PLAN.state(runs) == "1 of 3 seeds, 2 more at epoch 12 of 200"
+    leave(RUN, one, epochs=(0, 70), finished=False, seeds=(1,), name="depth20~4")
+    assert PLAN.state(runs) == "1 of 3 seeds, 2 more at epochs 12 to 70 of 200"
     leave(RUN, one, seeds=(0, 1), name="depth20~3")
     assert PLAN.state(runs) == "finished"
 
