@@ -86,9 +86,14 @@ class Trainer(pl.Trainer):
         seed = hash((self.current_epoch, rank)) % 2**32
         random.seed(seed), np.random.seed(seed), torch.default_generator.manual_seed(seed)
         loop = self.fit_loop.epoch_loop
-        if self.current_epoch == 0 or self.fit_loop.is_resuming or loop.restarting:  # else Lightning makes the iterator
+        done = 0 if loop.batch_progress.is_last_batch else loop.batch_progress.current.ready  # of a resumed epoch
+        keep_state = any(hasattr(loader, "load_state_dict") for loader in batches.combined_loader.flattened)
+        lightning_begins = self.current_epoch > 0 and not self.fit_loop.is_resuming and not loop.restarting
+        if not lightning_begins and not (done and keep_state):  # which began where they were, and would begin anew
             iter(batches)
-            _wind_forward(batches, 0 if loop.batch_progress.is_last_batch else loop.batch_progress.current.ready)
+            for _ in range(done):
+                next(batches, None)
+            batches.fetched -= done  # which Lightning adds
         begin(batches)
 
     def _signal_launched(self, number: int) -> None:
@@ -138,14 +143,6 @@ class Trainer(pl.Trainer):
                 callback.lenient = not callback.strict
         self.callbacks.append(MeasureOnce())
         self.validate(model, datamodule=datamodule, ckpt_path=ckpt_path, verbose=False)
-
-
-def _wind_forward(batches: Any, done: int) -> None:
-    """Leave out the batches of an epoch that are trained on; a loader that keeps its state has done so itself."""
-    if not any(hasattr(loader, "load_state_dict") for loader in batches.combined_loader.flattened):
-        for _ in range(done):
-            next(batches, None)
-        batches.fetched -= done  # which Lightning adds
 
 
 def replace_method(owner: Any, name: str, method: Callable[..., Any]) -> None:

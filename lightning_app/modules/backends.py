@@ -63,6 +63,8 @@ def one_by_one(
 ) -> list[Answer]:
     """One net after the other, kernel by kernel: bit by bit what each net would be if trained alone.
 
+    The CPU's random state stays what it was: a loader of another project draws the next samples from it.
+
     Args:
         passes: one of each member.
         weight: of the risk in the backward pass.
@@ -71,17 +73,18 @@ def one_by_one(
             comes right after its forward pass, so that only one net's activations are alive.
     """
     answers, costs = [], []
-    for each in passes:
-        seed_draws(each.seed, each.images.device)
-        logits = each.net(each.images)
-        risk = each.loss(logits, each.labels)
-        answers.append((risk.detach(), logits.detach()))
+    with torch.random.fork_rng(devices=[]):
+        for each in passes:
+            seed_draws(each.seed, each.images.device)
+            logits = each.net(each.images)
+            risk = each.loss(logits, each.labels)
+            answers.append((risk.detach(), logits.detach()))
+            if at_once:
+                costs.append(risk * weight)
+            else:
+                backward(risk * weight)
         if at_once:
-            costs.append(risk * weight)
-        else:
-            backward(risk * weight)
-    if at_once:
-        backward(torch.stack(costs).sum())
+            backward(torch.stack(costs).sum())
     return answers
 
 

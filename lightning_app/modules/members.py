@@ -22,7 +22,6 @@ import torch
 from pytorch_lightning.strategies import DDPStrategy, StrategyRegistry
 from torch import nn
 from torch.optim import Optimizer
-from torch.utils.data import RandomSampler
 from typing_extensions import override
 
 from lightning_app.common.errors import UserError
@@ -142,14 +141,6 @@ class SeedSharding(DDPStrategy):
     def distributed_sampler_kwargs(self) -> dict[str, Any]:
         """All ranks get all samples, where Lightning puts a sampler of its own into loaders: not under our `Trainer`."""
         return {"num_replicas": 1, "rank": 0}
-
-    @override
-    def process_dataloader(self, dataloader: object) -> object:
-        """A loader of another project that shuffles does so alike on all ranks."""
-        sampler = getattr(dataloader, "sampler", None)
-        if isinstance(sampler, RandomSampler) and sampler.generator is None:
-            sampler.generator = torch.Generator().manual_seed(0)
-        return super().process_dataloader(dataloader)
 
     @override
     def configure_ddp(self) -> None:

@@ -13,7 +13,9 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 from lightning_app.cli.trainer import Trainer
 from lightning_app.cli.training import TrainingCLI
 from lightning_app.common.errors import UserError
+from lightning_app.modules import ImageClassifier
 from lightning_app.runs.checkpoints import AtomicCheckpointIO
+from tests.banks import sgd
 
 STEPS = 5  # an epoch
 
@@ -49,6 +51,60 @@ class Own(pl.LightningDataModule):
         return DataLoader(Jittered(), 4, shuffle=True) if self.evaluates else []
 
 
+class Stateful(DataLoader):
+    """Goes on from a state that was loaded once, in the first iteration after it, as torchdata's StatefulDataLoader does."""
+
+    first, done = 0, 0
+
+    def __iter__(self):
+        first, self.first = self.first, 0
+        return self._from(first)
+
+    def _from(self, first):
+        for index, batch in enumerate(super().__iter__()):
+            self.done = index + 1
+            if index >= first:
+                yield batch
+
+    def state_dict(self) -> dict:
+        return {"done": self.done}
+
+    def load_state_dict(self, state: dict) -> None:
+        self.first = state["done"] % STEPS
+
+
+class OwnStateful(Own):
+    def train_dataloader(self) -> DataLoader:
+        return Stateful(Jittered(), 4)
+
+
+class Labelled(Jittered):
+    """The four numbers with a label."""
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        return super().__getitem__(index), index % 2
+
+
+class OwnLabelled(Own):
+    def train_dataloader(self) -> DataLoader:
+        return DataLoader(Labelled(), 4, shuffle=True)
+
+    def val_dataloader(self) -> list:
+        return []
+
+
+class SeeingBank(ImageClassifier):
+    """Its nets draw numbers of their own."""
+
+    def __init__(self, **more) -> None:
+        super().__init__(sgd, net=lambda: torch.nn.Sequential(torch.nn.Dropout(), torch.nn.Linear(4, 2)), **more)
+        self.seen: list = []
+
+    def training_step(self, batch, batch_idx):
+        self.seen.append(batch[0].tolist())
+        return super().training_step(batch, batch_idx)
+
+
 class Seeing(pl.LightningModule):
     def __init__(self) -> None:
         super().__init__()
@@ -66,8 +122,9 @@ class Seeing(pl.LightningModule):
         return torch.optim.SGD(self.parameters(), lr=0.1)
 
 
-def seen(folder, data: Own, ckpt_path: str | None = None, **limits) -> list:
-    module, options = Seeing(), {"max_epochs": 4, "logger": False, "enable_progress_bar": False} | limits
+def seen(folder, data: Own, ckpt_path: str | None = None, module=None, **limits) -> list:
+    module = module or Seeing()
+    options = {"max_epochs": 4, "logger": False, "enable_progress_bar": False} | limits
     saving = [ModelCheckpoint(folder, filename="{step}", every_n_train_steps=1, save_top_k=-1)]
     trainer = Trainer(
         default_root_dir=folder, callbacks=saving, plugins=[AtomicCheckpointIO()], accelerator="cpu", num_sanity_val_steps=0,
@@ -88,6 +145,23 @@ def test_a_resumed_run_sees_the_batches_of_an_unbroken_one(tmp_path, steps, work
     torch.rand(7)
     went_on = seen(tmp_path, Own(workers, streams=streams), str(tmp_path / f"step={steps}.ckpt"))
     assert whole == begun + went_on
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("steps", [2 * STEPS, 2 * STEPS + 3, 3])
+def test_a_loader_that_keeps_its_state_goes_on_from_it(tmp_path, steps):
+    begun = seen(tmp_path, OwnStateful(), max_steps=steps)
+    batches = begun + seen(tmp_path, OwnStateful(), str(tmp_path / f"step={steps}.ckpt"))
+    order = torch.arange(4.0 * STEPS).view(STEPS, 4).tolist()
+    assert [[sample[0] for sample in batch] for batch in batches] == order * 4
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_what_nets_draw_changes_no_batch(tmp_path):
+    whole = seen(tmp_path / "one", OwnLabelled(), module=SeeingBank())
+    assert whole == seen(tmp_path / "three", OwnLabelled(), module=SeeingBank(seeds=3))
+    begun = seen(tmp_path, OwnLabelled(), module=SeeingBank(), max_steps=3)
+    assert whole == begun + seen(tmp_path, OwnLabelled(), str(tmp_path / "step=3.ckpt"), module=SeeingBank())
 
 
 @pytest.mark.filterwarnings("ignore")
