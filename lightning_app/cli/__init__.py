@@ -93,6 +93,13 @@ def _train(argv: list[str]) -> int:
     try:
         with answering(words != argv) as answer:
             code = _run(words, answer)
+    except BrokenPipeError as error:
+        if os.environ.get("SKIPSCOPE_TRACEBACK"):
+            raise
+        _fail(
+            f"{error}: nothing reads the output of {argv[0]} any more. Send it to a file or a program that reads to its end."
+        )
+        return _unread()
     except SystemExit:  # ours, or Lightning's, whose exit code 0 schedulers would count as finished
         if stopping.received is None:
             raise

@@ -88,3 +88,15 @@ def test_nobody_who_reads_is_no_error(words):
     done = subprocess.run(call, stdout=writer, stderr=subprocess.PIPE, text=True)
     os.close(writer)
     assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, "")
+
+
+@pytest.mark.parametrize("words", [["--json"], []])
+def test_training_says_that_nobody_reads(tmp_path, words):
+    reader, writer = os.pipe()
+    os.close(reader)
+    call = [sys.executable, str(ROOT / "main.py"), *TINY, "--trainer.max_epochs", "1", *words]
+    done = subprocess.run(call, stdout=writer, stderr=subprocess.PIPE, text=True, cwd=tmp_path)
+    os.close(writer)
+    assert done.returncode == 128 + signal.SIGPIPE
+    assert "error: [Errno 32] Broken pipe: nothing reads the output of fit any more" in done.stderr
+    assert "Traceback" not in done.stderr
