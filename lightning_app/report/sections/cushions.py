@@ -13,6 +13,7 @@ from lightning_app.plots.drawing import from_zero, median_mark, reach
 from lightning_app.report.blocks import Figure, Rows, Section, csv_text
 from lightning_app.report.figures import Frame, View, curve_panel, figure_of_histograms, group_legend, joined
 from lightning_app.report.page_data import Net, PageData
+from lightning_app.report.profiles import positions
 
 DEFAULT_LAYER = "layer10"  # of the paper's Fig. 3
 CONVENTIONS = {"Paper’s convention": "", "Transferred": "_transferred", "Branch": "_branch"}  # ends of keys
@@ -152,8 +153,7 @@ def _caption(layer: str, found: Sequence[Samples]) -> str:
 
 def _medians(page: PageData, layers: Sequence[str]) -> list[Figure]:
     """Median cushion of every layer, one panel a convention, by the layers' own numbers or else their order."""
-    numbers = [_number(layer) for layer in layers]
-    places = dict(zip(layers, numbers if len(set(numbers)) == len(numbers) else range(1, len(layers) + 1), strict=True))
+    places = dict(zip(layers, positions(layers), strict=True))
     panels, rows = [], []
     for title, end in CONVENTIONS.items():
         field = f"median{end}"
