@@ -34,8 +34,8 @@ from callbacks import (
     WeightMass,
 )
 from callbacks.interlayer_cushion import NO_BLOCKS
-from callbacks.measure import Measure, StatefulMeasure, reason
-from lightning_app.common.errors import UserError
+from callbacks.measure import Measure, StatefulMeasure
+from lightning_app.common.errors import UserError, reason
 from lightning_app.common.text import markdown_row
 from lightning_app.modules.members import Arm, build_members
 
