@@ -34,6 +34,7 @@ PARTS = {  # name -> where it is, as an object to look it up in
     "restore_training_state": lambda: trainer()._checkpoint_connector,
     "_broadcast_sigterm_tensor": lambda: trainer().fit_loop.epoch_loop,
     "_batches_that_stepped": lambda: trainer().fit_loop.epoch_loop,
+    "_should_check_val_fx": lambda: trainer().fit_loop.epoch_loop,
     "_iteration_based_training": lambda: trainer().fit_loop,
     "_launch_process_observer": lambda: import_module("pytorch_lightning.strategies.launchers.subprocess_script"),
     "_trainer": lambda: pl.LightningModule(),

@@ -55,6 +55,7 @@ class Trainer(pl.Trainer):
             replace_method(connector, name, _refusing(getattr(connector, name)))
         loop = self.fit_loop.epoch_loop
         replace_method(loop, "on_run_start", functools.partial(self._begin_epoch, loop.on_run_start))
+        replace_method(loop, "_should_check_val_fx", functools.partial(self._evaluates_now, loop._should_check_val_fx))
         # Both evaluate, or end what a resume finds evaluated; loaders draw on the CPU.
         for name in ("run", "increment_progress_to_evaluation_end"):
             replace_method(loop.val_loop, name, isolate_rng(include_cuda=False)(getattr(loop.val_loop, name)))
@@ -95,6 +96,10 @@ class Trainer(pl.Trainer):
                 next(batches, None)
             batches.fetched -= done  # which Lightning adds
         begin(batches)
+
+    def _evaluates_now(self, as_asked: Callable[[Any], bool], batches: Any) -> bool:
+        """Also where max_steps ends training within an epoch, as Lightning does where max_time does."""
+        return as_asked(batches) or (self.enable_validation and 0 < self.max_steps <= self.global_step)
 
     def _signal_launched(self, number: int) -> None:
         """Pass a signal on to the ranks that this process launched: a container's stop reaches the first process alone."""

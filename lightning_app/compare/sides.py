@@ -106,7 +106,8 @@ def matched(nets_a: Sequence[Net], nets_b: Sequence[Net]) -> Sides:
         if within:
             notes.append(f"The nets of {side} differ among themselves in {', '.join(within)}.")
         anywhere |= within
-    if other := [key for key in anywhere if WHAT_IS_LEARNT.fullmatch(key)]:
+    known = nets_a[0].run.folder == nets_b[0].run.folder or all("data" in net.run.config for net in (*nets_a, *nets_b))
+    if known and (other := [key for key in anywhere if WHAT_IS_LEARNT.fullmatch(key)]):
         values = " and ".join(str(value) for value in anywhere[other[0]])
         raise UserError(
             f"A and B were trained on different tasks ({other[0]} is {values}), so that their numbers cannot be compared."
@@ -114,19 +115,16 @@ def matched(nets_a: Sequence[Net], nets_b: Sequence[Net]) -> Sides:
     last = max(net.epoch for net in (*nets_a, *nets_b))
     notes += [note for side, nets in (("A", nets_a), ("B", nets_b)) for note in _unfinished(side, nets, last)]
     data = [key for key in anywhere if key.startswith("data.") and key not in MEASURING]
-    configured = all("data" in net.run.config for net in (*nets_a, *nets_b))
-    same_run = nets_a[0].run.folder == nets_b[0].run.folder
     seeds = [{net.seed: net for net in side} for side in (nets_a, nets_b)]
     shared = sorted(seed for seed in seeds[0].keys() & seeds[1].keys() if seed is not None)
-    if shared and not data and (same_run or configured):
+    if shared and not data and known:
         left_out = len(nets_a) + len(nets_b) - 2 * len(shared)
         if left_out:
             notes.append(f"Without a counterpart of their seed, and left out: {plural(left_out, 'net')}.")
         pairs_a, pairs_b = (tuple(side[seed] for seed in shared) for side in seeds)
         return Sides(pairs_a, pairs_b, tuple(shared), tuple(notes), options)
-    why = (
-        f"their data differ ({', '.join(data)})" if data else "they share no seed" if not shared else "no configuration"
-    )
+    why = "they share no seed" if not shared else f"their data differ ({', '.join(data)})"
+    why = why if known else "not all of their configurations say on which data"
     count = min(len(nets_a), len(nets_b))
     notes.append(f"Not paired by seed, because {why}: nets are compared in their order.")
     if len(nets_a) != len(nets_b):
@@ -141,7 +139,8 @@ def _nets(side: str) -> list[Net]:
         paths, arm = side, ""
     if not all(paths.split(",")):
         raise UserError(f"a side of compare is a run, or several with commas between them, got '{side}'.")
-    parts = [Path(part).expanduser() for part in paths.split(",")]
+    whole = Path(paths).expanduser()
+    parts = [whole] if whole.exists() else [Path(part).expanduser() for part in paths.split(",")]
     found = [path for part in parts for path in ([] if part.exists() else sorted(glob(str(part)))) or [str(part)]]
     runs = read_runs(find_runs(dict.fromkeys(Path(path).resolve() for path in found)))
     nets_of = [_with_numbers_of_their_run(run) for run in runs]

@@ -6,6 +6,7 @@ trained alone.
 """
 
 import math
+import re
 import zlib
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -17,6 +18,7 @@ import pytorch_lightning as pl
 import torch
 from pytorch_lightning.cli import LRSchedulerCallable, OptimizerCallable
 from pytorch_lightning.core.optimizer import LightningOptimizer
+from pytorch_lightning.utilities import rank_zero_warn
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 from typing_extensions import override
@@ -53,6 +55,10 @@ COMPILED_VARIANTS = 64  # arms x modes x batch shapes of one code object; beyond
 FINITE_EVERY = 50  # steps between looks at losses, gradients and weights on a GPU, which has to be waited for
 ONE_VALUE = "Expected more than 1 value per channel"  # how a normalisation over a batch of one begins
 FAULTS = (IndexError, RuntimeError, ValueError)  # of a pass over a batch that a net or a loss does not take
+# In what torch says of samples or labels that a layer or a loss does not take, whose shapes and types tell the rest.
+BATCH_FAULTS = re.compile(
+    r"to have \d+ channels|shapes cannot be multiplied|target dtype|target tensor|type for target"
+)
 LABEL_FAULTS = ("Target ", "Class values must be")  # how cross_entropy and one_hot begin
 
 
@@ -431,6 +437,11 @@ class ImageClassifier(pl.LightningModule):
                 if key.endswith(("/risk", "/error")):
                     label = f"{key}/{name}" if len(self.members) > 1 else key
                     show(label, value, prog_bar=key == "test/error" and seeds == 1)
+                    if key.endswith("/risk") and not math.isfinite(value):  # Python says the same words once
+                        rank_zero_warn(
+                            f"{key} of member '{name}' is not finite, though its weights may be: look for NaN or infinities "
+                            "among the samples that it is evaluated on, or in the net's outputs for them."
+                        )
             errors[member.arm] += numbers.get("test/error", math.nan) / seeds
         for arm, error in errors.items() if seeds > 1 else ():
             show(f"test/error/{arm}", error, prog_bar=True)
@@ -504,6 +515,15 @@ class ImageClassifier(pl.LightningModule):
                 return (
                     f"member '{member.name}' cannot {what}: {wrong}. Correct the labels, or set the net's num_classes."
                 )
+        if BATCH_FAULTS.search(first_line(error)):
+            images, labels = passes[0].images, passes[0].labels
+            given = ", ".join(
+                f"{tuple(each.shape)} {each.dtype}" for each in (*getattr(images, "tensors", [images]), labels)
+            )
+            return (
+                f"a net cannot {what}, samples and labels ({given}): {first_line(error).rstrip('.')}. Expected samples as its "
+                "first layer takes them, outputs (samples, classes), and as labels the int64 numbers of classes, one a sample."
+            )
         return ""
 
     def _in_words(self, number: int) -> str:

@@ -137,8 +137,9 @@ class RiskAndError(Metric):
         errors = wrong(logits.detach(), labels, loss)
         if errors is None:
             raise UserError(
-                f"errors are counted over classes, and the labels {tuple(labels.shape)} ({labels.dtype}) are none of outputs "
-                f"{tuple(logits.shape)}: train such a net in a LightningModule of your own, with the measures as callbacks."
+                f"errors are counted over two classes or more, and the labels {tuple(labels.shape)} ({labels.dtype}) are none "
+                f"of outputs {tuple(logits.shape)}: train such a net in a LightningModule of your own, with the measures as "
+                "callbacks."
             )
         self.risk_sum += torch.where(terms > 0, risk.detach().double() * terms, 0.0)  # the mean over none is NaN
         self.wrong += errors

@@ -162,8 +162,9 @@ def pairs_needed(
     >>> pairs_needed(mean=0.01, sd=0.005, chance=0.8), pairs_needed(mean=0.0, sd=1.0)
     (8, None)
     """
-    first = np.asarray(seen, dtype=np.float64)
-    draws = np.random.default_rng(0).normal(mean, sd, (PATHS, PLANNED))
+    sign = -1.0 if mean < 0 else 1.0  # the same plan for A - B and B - A, although the draws are those of one seed
+    first = sign * np.asarray(seen, dtype=np.float64)
+    draws = np.random.default_rng(0).normal(sign * mean, sd, (PATHS, PLANNED))
     for count in (25, 100, PLANNED):  # most questions need few, and the time grows with the number
         paths = np.concatenate([np.broadcast_to(first, (PATHS, first.size)), draws[:, :count]], axis=1)
         settled = orders(paths, margin, alpha)[:, max(first.size - 1, 0) :] != Order.UNRESOLVED.value

@@ -165,6 +165,53 @@ def test_what_nets_draw_changes_no_batch(tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("steps", "every", "evaluated"), [(3, 1, [3]), (STEPS, 1, [5]), (STEPS + 1, 1, [5, 6]), (STEPS, 2, [5])]
+)
+def test_nets_are_evaluated_where_max_steps_ends_training(tmp_path, steps, every, evaluated):
+    module, found = Seeing(), []
+    module.on_validation_epoch_end = lambda: found.append(module.trainer.global_step)
+    seen(tmp_path, Own(), module=module, max_steps=steps, check_val_every_n_epoch=every)
+    assert found == evaluated
+
+
+@pytest.mark.parametrize(
+    ("net", "labels", "said"),
+    [
+        (
+            torch.nn.Linear(3, 2),
+            torch.zeros(4, dtype=torch.int64),
+            r"\(4, 4\) torch.float32, \(4,\) torch.int64\): (addmm: )?mat1 and mat2",
+        ),
+        (torch.nn.Linear(4, 2), torch.zeros(4, dtype=torch.int32), r"torch.int32\): expected target dtype"),
+        (torch.nn.Linear(4, 2), torch.zeros(4, 1, dtype=torch.int64), r"\(4, 1\) torch.int64\): 0D or 1D target"),
+        (
+            torch.nn.Sequential(torch.nn.Linear(4, 1), torch.nn.Flatten(0)),
+            torch.zeros(4, dtype=torch.int64),
+            "Expected floating",
+        ),
+    ],
+)
+@pytest.mark.parametrize("command", ["fit", "validate"])
+def test_batches_that_nets_do_not_take_are_a_message(net, labels, said, command):
+    data = DataLoader([*zip(torch.ones(4, 4), labels)], 4)
+    with pytest.raises(UserError, match=f"a net cannot .*{said}.* Expected samples as its first layer takes them"):
+        getattr(Trainer(accelerator="cpu", logger=False, enable_checkpointing=False), command)(
+            ImageClassifier(sgd, net=lambda: net), data
+        )
+
+
+def test_what_is_not_finite_in_an_evaluation_is_said():
+    samples = torch.ones(4, 4)
+    good, bad = (
+        DataLoader([*zip(each, torch.zeros(4, dtype=torch.int64))], 4) for each in (samples, samples * torch.nan)
+    )
+    trainer = Trainer(accelerator="cpu", logger=False, enable_checkpointing=False, max_epochs=2, num_sanity_val_steps=0)
+    with pytest.warns(UserWarning, match="val/risk of member 'net' is not finite"):
+        trainer.fit(ImageClassifier(sgd, net=lambda: torch.nn.Linear(4, 2)), good, bad)
+
+
+@pytest.mark.filterwarnings("ignore")
 def test_evaluation_changes_no_order(tmp_path):
     assert seen(tmp_path / "with", Own()) == seen(tmp_path / "without", Own(evaluates=False))
 

@@ -357,6 +357,14 @@ def test_what_does_not_belong_together_gets_a_message(tmp_path, capsys):
     assert "were trained on different tasks" in capsys.readouterr().err
 
 
+def test_a_side_that_does_not_say_its_data_is_compared_in_order(tmp_path, capsys):
+    make(tmp_path / "run", {"net": GOOD}, data={"class_path": "Digits"})
+    make(tmp_path / "a, b", {"net": BAD}, data={"class_path": "Digits"})
+    (tmp_path / "a, b" / "config.yaml").unlink()
+    assert main(["compare", f"{tmp_path}/run", f"{tmp_path}/a, b"]) == 0
+    assert "Not paired by seed, because not all of their configurations say on which data" in capsys.readouterr().out
+
+
 def test_names_of_other_people_do_not_reach_the_terminal(tmp_path, capsys):
     make(tmp_path / "run", {"good": GOOD, "bad": BAD}, model={"\x1b[2J": "\x1b]0;x\x07"})
     make(tmp_path / "other", {"bad": BAD})

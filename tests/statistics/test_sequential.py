@@ -143,6 +143,8 @@ def test_plans_grow_with_the_spread_and_count_what_is_there():
     assert pairs_needed(0.0, 0.1, margin=0.5) == 7
     seen = np.full(5, 0.01)
     assert pairs_needed(0.01, 0.001, seen=seen) == 7
+    for sd in (0.005, 0.01, 0.02):
+        assert pairs_needed(-0.01, sd, seen=[-each for each in seen]) == pairs_needed(0.01, sd, seen=seen)
 
 
 def test_a_value_that_is_not_finite_is_refused():

@@ -32,8 +32,8 @@ TINY = 1e-9  # of the same: no random start has so little of an eigenvector
 LEAST = 3  # steps: the error of ||H||_F^2 needs the fourth moment, which 3 nodes have
 BISECTIONS = 16  # of 37 e-folds: to a relative 1e-3
 NOT_FINITE = (
-    "a spectrum needs a Hessian of finite numbers, and this net's has others: it has diverged. Try a smaller "
-    "learning rate."
+    "a spectrum needs a Hessian of finite numbers, and this net's has others: it has diverged (try a smaller learning rate), or "
+    "samples or labels are not finite."
 )
 
 # Eight bins a decade to both sides, and one bin for what is smaller than 1e-6. Fixed: pictures of epochs, nets and seeds
