@@ -68,14 +68,15 @@ class Results:
         return self.plans[run].epochs
 
     def final(self, run: str, arm: str, name: str) -> Sample:
-        """A number after the final epoch, of the seeds that have it; of none, marked as missing, after the last one so far."""
+        """A number after the final epoch, of the seeds that have it. Of none: after the last that all have, marked as missing."""
         lines = [net.series(name) for net in self.nets(run, arm)]
         done = [line for line in lines if len(line) and line.index[-1] >= self.epochs(run)]
         if 0 < len(done) < len(lines):
             return self._sample([line.iloc[-1] for line in done], self._few_seeds(run, len(done)))
-        last = min((int(line.index[-1]) for line in lines if len(line)), default=0)
-        missing = "" if last >= self.epochs(run) else f"epoch {last} of {self.epochs(run)}"
-        values = [line.iloc[-1] if len(line) else None for line in lines]
+        last = min((line.index[-1] for line in lines if len(line)), default=0)
+        missing = "" if last >= self.epochs(run) else f"epoch {int(last)} of {self.epochs(run)}"
+        shared = [line[line.index <= last] for line in lines]
+        values = [line.iloc[-1] if len(line) else None for line in shared]
         return self._of_seeds(run, arm, values, f"{name} was not measured in {run}", missing)
 
     def initial(self, run: str, arm: str, name: str) -> Sample:

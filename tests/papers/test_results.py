@@ -74,7 +74,7 @@ def test_a_seed_one_epoch_before_its_end_is_not_final(behind):
     assert found.final("run", RESIDUAL, "E") == Sample((float(behind),), f"epoch {behind} of 4")
     assert found.incomplete("run") == f"epoch {behind} of 4"
     found = results(Made(PLAIN, 0, range(3)), Made(PLAIN, 1, range(2)))
-    assert found.final("run", PLAIN, "E") == Sample((2.0, 11.0), "epoch 1 of 4"), "of the one that is behind"
+    assert found.final("run", PLAIN, "E") == Sample((1.0, 11.0), "epoch 1 of 4"), "after the last that both have"
 
 
 def test_too_few_seeds_are_said_whatever_is_asked():
