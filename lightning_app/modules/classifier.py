@@ -522,7 +522,8 @@ class ImageClassifier(pl.LightningModule):
             )
             return (
                 f"a net cannot {what}, samples and labels ({given}): {first_line(error).rstrip('.')}. Expected samples as its "
-                "first layer takes them, outputs (samples, classes), and as labels the int64 numbers of classes, one a sample."
+                "first layer takes them, outputs (samples, classes), and as labels the int64 numbers of classes, one a sample. "
+                "SKIPSCOPE_TRACEBACK=1 shows where it failed."
             )
         return ""
 
