@@ -90,7 +90,8 @@ class Trainer(pl.Trainer):
         done = 0 if loop.batch_progress.is_last_batch else loop.batch_progress.current.ready  # of a resumed epoch
         keep_state = any(hasattr(loader, "load_state_dict") for loader in batches.combined_loader.flattened)
         lightning_begins = self.current_epoch > 0 and not self.fit_loop.is_resuming and not loop.restarting
-        if not lightning_begins and not (done and keep_state):  # which began where they were, and would begin anew
+        # A loader that keeps its state is in the middle of its epoch already: iterated over again, it would begin anew.
+        if not lightning_begins and not (done and keep_state):
             iter(batches)
             for _ in range(done):
                 next(batches, None)

@@ -123,8 +123,8 @@ def matched(nets_a: Sequence[Net], nets_b: Sequence[Net]) -> Sides:
             notes.append(f"Without a counterpart of their seed, and left out: {plural(left_out, 'net')}.")
         pairs_a, pairs_b = (tuple(side[seed] for seed in shared) for side in seeds)
         return Sides(pairs_a, pairs_b, tuple(shared), tuple(notes), options)
-    why = "they share no seed" if not shared else f"their data differ ({', '.join(data)})"
-    why = why if known else "not all of their configurations say on which data"
+    why = f"their data differ ({', '.join(data)})" if data else "they share no seed"
+    why = why if known else "not all of their configurations say on which data they were trained"
     count = min(len(nets_a), len(nets_b))
     notes.append(f"Not paired by seed, because {why}: nets are compared in their order.")
     if len(nets_a) != len(nets_b):

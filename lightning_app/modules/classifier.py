@@ -439,8 +439,8 @@ class ImageClassifier(pl.LightningModule):
                     show(label, value, prog_bar=key == "test/error" and seeds == 1)
                     if key.endswith("/risk") and not math.isfinite(value):  # Python says the same words once
                         rank_zero_warn(
-                            f"{key} of member '{name}' is not finite, though its weights may be: look for NaN or infinities "
-                            "among the samples that it is evaluated on, or in the net's outputs for them."
+                            f"{key} of member '{name}' is not finite: the net has diverged, or NaN or infinities are among the "
+                            "samples that it is evaluated on."
                         )
             errors[member.arm] += numbers.get("test/error", math.nan) / seeds
         for arm, error in errors.items() if seeds > 1 else ():
