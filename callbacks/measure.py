@@ -221,7 +221,7 @@ class StatefulMeasure(Measure):
 
     @override
     def evaluate(self, context: MeasureContext) -> dict[str, Any]:
-        before = {key: dict(by_name) for key, by_name in self._state.items()}
+        before = self.state_dict()
         context.state = self._state
         try:
             return super().evaluate(context)
@@ -249,7 +249,7 @@ class StatefulMeasure(Measure):
 
     @override
     def state_dict(self) -> dict[str, Any]:
-        return dict(self._state)
+        return {key: dict(by_name) for key, by_name in self._state.items()}
 
     @override
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:

@@ -98,11 +98,15 @@ class Signal(Measure):
 
     def __init__(self, **clock: Any) -> None:
         super().__init__(**clock)
-        self._watches: dict[str, SignalWatch | Exception] = {}  # during a step that will be logged
         self._began = 0  # optimizer steps when they began
         self._of_batch = 1  # optimizer steps that a batch makes at most, as far as is known
         self._scale = 1.0  # by which the loss is multiplied in this step
         self._seen: dict[str, Seen | Exception] | None = None  # by net, of the present step; None: nothing is trained
+
+    @override
+    def forget_run(self) -> None:
+        super().forget_run()
+        self._watches: dict[str, SignalWatch | Exception] = {}  # during a step that will be logged
 
     @override
     def measure(self, context: MeasureContext) -> Mapping[str, Any]:

@@ -18,7 +18,7 @@ from torch import nn
 
 from callbacks.clock import Steps, epochs_done
 from callbacks.log import log_results
-from callbacks.measure import Measure
+from callbacks.measure import Measure, StatefulMeasure
 from callbacks.notebook import checked, shipped
 from lightning_app.common.errors import UserError, reason
 from lightning_app.common.isolation import device_of, unwrapped
@@ -301,6 +301,10 @@ class Watch:
             log.warning(f"watching ends after step {self._loop.global_step}, training goes on: {reason(error)}")
 
     def _stop(self, error: BaseException | None) -> None:
+        if error is not None and self._watching:
+            for logger in self._loop.loggers:
+                with suppress(Exception):
+                    logger.finalize("failed")
         self._watching = False
         for handle in self._handles:
             handle.remove()
@@ -386,6 +390,8 @@ def _own(measure: Measure, every: Steps) -> Measure:
     """A copy with the clock of a watch: the same measure may be used elsewhere too."""
     own = copy.copy(measure)
     own.forget_run()
+    if isinstance(own, StatefulMeasure):
+        own.load_state_dict(own.state_dict())
     own.set_clock(NEVER, every if own.every_n_steps is None else own.every_n_steps)
     own.lenient = True
     return own

@@ -14,11 +14,12 @@ import pytorch_lightning as pl
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
+from pytorch_lightning.loggers import CSVLogger
 from torch import nn
 from torch.utils.data import DataLoader, RandomSampler, TensorDataset
 
 import skipscope
-from callbacks import DistanceFromStart, HessianSpectrum, LayerCushion, Scalar, Signal, WeightMass
+from callbacks import BnLambda, DistanceFromStart, HessianSpectrum, LayerCushion, Scalar, Signal, WeightMass
 from lightning_app.common.errors import UserError
 from lightning_app.runs import RunFolder
 from tests.forked import Popen
@@ -365,6 +366,55 @@ def test_a_measure_may_be_used_again_and_keeps_the_clock_that_it_had(tmp_path):
         steps = skipscope.open_run(scope.folder).log().query("name == 'weight_mass/all'")["step"]
         assert sorted(steps) == [*range(0, 5, every)]
     assert (one.every_n_epochs, one.every_n_steps, one.lenient) == (1, None, False)
+
+
+def test_the_same_measures_see_each_net_one_after_the_other_and_at_once(tmp_path):
+    measures, nets = [Signal()], {name: small_net() for name in ("first", "second", "third")}
+    with torch.no_grad():
+        nets["second"][0].weight *= 10
+        nets["third"][0].weight *= 100
+
+    def scope(name: str):
+        return skipscope.watch({name: nets[name]}, probe(), every=1, folder=tmp_path / name, measures=measures)
+
+    with scope("first") as one:
+        one.step()
+    with scope("second") as one, scope("third") as other:
+        one.step()
+        other.step()
+    logs = [skipscope.open_run(tmp_path / name).log() for name in nets]
+    found = [log.query("name == 'signal/layer01/weight' and step == 1")["value"].item() for log in logs]
+    assert found == pytest.approx([found[0], 10 * found[0], 100 * found[0]])
+
+
+def test_two_that_go_on_from_one_part_compare_with_that_part_each(tmp_path):
+    earlier, options = small_net(), {"every": 1, "steps_per_epoch": 1}
+    with skipscope.watch(earlier, probe(), folder=tmp_path / "earlier", measures=[BnLambda()], **options) as part:
+        part.step()
+    for name in ("one", "two"):
+        net = small_net()
+        with torch.no_grad():
+            net[1].weight.neg_()
+        with skipscope.watch(
+            net, probe(), folder=tmp_path / name, measures=part.measures, steps_done=1, **options
+        ) as more:
+            more.step()
+        changes = skipscope.open_run(more.folder).log().query("name == 'bn_lambda/sign_changes'")["value"]
+        assert changes.tolist() == [4]
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_further_loggers_are_closed_whether_or_not_the_loop_fails(tmp_path, fails):
+    logger = CSVLogger(tmp_path)
+    logger.finalize = (said := []).append
+    with (
+        nullcontext() if not fails else pytest.raises(ZeroDivisionError),
+        skipscope.watch(small_net(), probe(), folder=tmp_path / "run", measures=[], loggers=[logger]) as scope,
+    ):
+        scope.step()
+        if fails:
+            raise ZeroDivisionError
+    assert said == ["failed" if fails else "success"]
 
 
 def test_a_net_has_one_watch_at_a_time(tmp_path):
