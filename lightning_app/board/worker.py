@@ -80,10 +80,13 @@ class Worker:
         """Spawned, because this process has threads."""
         context = multiprocessing.get_context("spawn")
         ours, theirs = context.Pipe()
-        with self._starting:
-            self._process = context.Process(target=_work, args=(theirs, self._step + 1), daemon=True)
-            self._process.start()
-        theirs.close()
+        process = context.Process(target=_work, args=(theirs, self._step + 1), daemon=True)
+        with self._starting, theirs, contextlib.ExitStack() as failed:
+            failed.push(ours)
+            self._process = None  # the one before, which has ended
+            process.start()
+            self._process = process
+            failed.pop_all()
         return ours
 
 

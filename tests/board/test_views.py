@@ -1,5 +1,6 @@
 """Which runs there are and which are shown, without anything drawn; and the command's mistakes."""
 
+import errno
 import os
 import signal
 import subprocess
@@ -200,3 +201,17 @@ def test_a_process_can_be_ended_while_it_is_being_started(monkeypatch):
     for thread in threads:
         thread.join(60)
     assert len(told) == 1
+
+
+def test_a_process_that_cannot_be_started_is_ended_and_tried_again(monkeypatch):
+    def refused(process: SpawnProcess) -> None:
+        raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+
+    worker = Worker()
+    with monkeypatch.context() as patched:
+        patched.setattr(SpawnProcess, "start", refused)
+        for _ in range(2):
+            with pytest.raises(Ended, match="Resource temporarily unavailable"):
+                worker.draw(Asked({}))
+    assert worker.draw(Asked({})).problems == []
+    worker.end()
