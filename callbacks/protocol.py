@@ -8,7 +8,7 @@
 | which networks a rank trains | ``pl_module.own``, like ``members`` | all of them |
 | which rank holds the present weights of a net | ``pl_module.owners``: name -> rank | rank 0 |
 | fetch the nets that other ranks train | ``pl_module.gather_members()`` | not needed |
-| their risks and errors (TrainingMetrics, TwinDivergence) | ``pl_module.metrics()``: name -> key -> number | a `UserError` |
+| risks and errors (TrainingMetrics, ProgressLines, ...) | ``pl_module.metrics()``: net -> key -> number | `UserError` |
 
 A child is measured by its own outputs: what the module's ``forward`` does around it (a softmax before a NLLLoss, inputs
 normalised) is left out, unless ``members`` or ``loss`` say otherwise.
@@ -96,17 +96,17 @@ def gather_members(pl_module: pl.LightningModule) -> None:
         gather()
 
 
-def metrics_of(pl_module: pl.LightningModule) -> Mapping[str, Mapping[str, float]]:
+def metrics_of(pl_module: pl.LightningModule, asking: pl.Callback) -> Mapping[str, Mapping[str, float]]:
     """Risks and errors by net, from the module's ``metrics()``; on all ranks, because it may sum over them.
 
     Raises:
-        UserError: if the module has no such method.
+        UserError: if the module has no such method; it names the callback that asks.
     """
     metrics = getattr(pl_module, "metrics", None)
     if not callable(metrics):
         raise UserError(
-            f"TrainingMetrics logs what pl_module.metrics() returns, and {type(pl_module).__name__} has no such method: leave "
-            "it out, and log risks and errors with self.log."
+            f"{type(asking).__name__} needs pl_module.metrics(), and {type(pl_module).__name__} has no such method: leave it "
+            "out, and log risks and errors with self.log."
         )
     return metrics()
 

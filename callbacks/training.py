@@ -98,7 +98,7 @@ class TrainingMetrics(EpochCallback):
 
     @override
     def observe(self, trainer: pl.Trainer, pl_module: pl.LightningModule, epoch: float) -> None:
-        results = metrics_of(pl_module)
+        results = metrics_of(pl_module, self)
         if trainer.is_global_zero:
             whole_run = self._at_end if epoch and epoch == int(epoch) else _rate(trainer)
             at_ends = isinstance(trainer.val_check_interval, float) and trainer.val_check_interval == 1  # 1: each batch
@@ -171,7 +171,7 @@ class ProgressLines(pl.Callback):
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         seconds = time.perf_counter() - self._started
         arms = defaultdict(list)
-        metrics = metrics_of(pl_module)
+        metrics = metrics_of(pl_module, self)
         for member in members_of(pl_module):
             arms[member.own_arm].append(metrics[member.name])
         words = " | ".join(_words(arm, seeds) for arm, seeds in arms.items())

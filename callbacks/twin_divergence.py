@@ -181,7 +181,7 @@ class TwinDivergence(LoggingCallback):
 
     def _distances(self, pl_module: pl.LightningModule) -> dict[str, dict[str, Any]]:
         """Divergence and difference of risks as they stand; on all ranks, because the metrics sum over them."""
-        metrics = metrics_of(pl_module)
+        metrics = metrics_of(pl_module, self)
         results: dict[str, dict[str, Any]] = {}
         for name, (original, twin) in self._pairs.items():
             results[name] = {"twin": _divergence(original.net, twin.net)}

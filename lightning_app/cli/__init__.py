@@ -131,7 +131,9 @@ def _run(argv: list[str], answer: dict[str, Any]) -> int:
     except (UserError, MisconfigurationException) as error:
         if os.environ.get("SKIPSCOPE_TRACEBACK"):
             raise
-        return _fail(str(error), LOST if isinstance(error, MachineError) else 2)
+        if not isinstance(error, MachineError):
+            return _fail(str(error), 2)
+        return _fail(f"{error}{' Training goes on with --ckpt_path last.' * (argv[0] == 'fit')}", LOST)
     except RuntimeError as error:
         if os.environ.get("SKIPSCOPE_TRACEBACK"):
             raise

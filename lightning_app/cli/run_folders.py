@@ -22,7 +22,7 @@ from typing_extensions import override
 from lightning_app.common.errors import UserError
 from lightning_app.common.files import with_folder, write_atomically, writing
 from lightning_app.common.provenance import commit, processor, threads, versions
-from lightning_app.common.safe_io import read_text
+from lightning_app.common.safe_io import read_bytes
 from lightning_app.runs import RunFolder
 from lightning_app.runs.folder import CHECKPOINTS, CONFIG, EARLIER_CONFIG, LAST, LOG
 from lightning_app.runs.loggers import RunLogger, made_by
@@ -213,7 +213,8 @@ def _changes(folder: RunFolder, text: str) -> str:
 def _write_config(target: Path, text: str) -> None:
     """config.yaml; the one of an earlier part of a resumed run stays beside it when it differs."""
     if target.exists():
-        earlier = "".join(line for line in read_text(target).splitlines(keepends=True) if not line.startswith("#"))
+        lines = read_bytes(target).decode(errors="replace").splitlines(keepends=True)
+        earlier = "".join(line for line in lines if not line.startswith("#"))
         if earlier != text:
             number = len(list(target.parent.glob(EARLIER_CONFIG.format("*")))) + 1
             with writing(target):

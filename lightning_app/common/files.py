@@ -63,7 +63,7 @@ def writing(target: Path) -> Iterator[None]:
     except OSError as error:
         raise MachineError(
             f"{target} cannot be written: {error.strerror or error}. What was saved before is kept. Free space or "
-            "correct the permissions, or choose another folder; training goes on with --ckpt_path last."
+            "correct the permissions, or choose another folder."
         ) from error
 
 

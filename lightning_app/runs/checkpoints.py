@@ -123,7 +123,8 @@ def _check(file: Path) -> None:
         read_torch(file)
     except UserError as error:
         # torch says first what to do at one's own risk, then what it met
-        lines = [line.strip() for line in str(error.__cause__).splitlines()]
+        cause = error.__cause__ or error
+        lines = [line.strip() for line in str(cause).splitlines()] or [type(cause).__name__]
         reason = next((line for line in lines if line.startswith("WeightsUnpickler")), lines[0]).rstrip(".")
         raise UserError(
             f"the checkpoint just written could not be loaded again ({reason}), and the one before it is kept. Either "

@@ -27,8 +27,7 @@ def take(folder: Path) -> IO:
 
     UserError: if another process writes into this folder, saying which.
     """
-    how = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW  # a folder that somebody sent may have a link there
-    lock = os.fdopen(os.open(folder / LOCK, how, 0o666), "r+", encoding="utf-8")
+    lock = _opened(folder / LOCK)
     with contextlib.ExitStack() as refused:
         refused.enter_context(lock)
         if not _lock(lock, folder):
@@ -57,7 +56,7 @@ def claimed(home: Path, name: str, what: str) -> Iterator[IO]:
     """
     try:
         home.mkdir(parents=True, exist_ok=True)
-        lock = (home / f".{name}.lock").open("w", encoding="utf-8")
+        lock = _opened(home / f".{name}.lock")
     except OSError as error:
         raise UserError(f"cannot write into {home}: {error.strerror}. Choose another --runs or --out.") from error
     with lock:
@@ -65,6 +64,11 @@ def claimed(home: Path, name: str, what: str) -> Iterator[IO]:
             print(f"{what}: another process is at it; waiting.", flush=True)
             _lock(lock, home, wait=True)
         yield lock
+
+
+def _opened(file: Path) -> IO:
+    how = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW  # a folder that somebody sent may have a link there
+    return os.fdopen(os.open(file, how, 0o666), "r+", encoding="utf-8")
 
 
 def _lock(file: IO, where: Path, wait: bool = False) -> bool:

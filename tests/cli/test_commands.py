@@ -65,13 +65,15 @@ def test_the_run_folder_holds_everything(finished):
 
 def test_a_run_stopped_at_an_epochs_end_and_resumed_is_the_same_run(finished, tmp_path):
     words = (*TINY, *every_epoch(), "--ckpt_path", "last", "--trainer.max_epochs")
-    first, resumed = command(*words, "2", cwd=tmp_path), command(*words, "3", cwd=tmp_path)
+    first, config = command(*words, "2", cwd=tmp_path), tmp_path / RUN / "config.yaml"
+    config.write_bytes(config.read_bytes() + b"\xff")  # damaged: it is kept as it is
+    resumed = command(*words, "3", cwd=tmp_path)
     assert first.returncode == resumed.returncode == 0, first.stderr + resumed.stderr
     assert "no checkpoint yet" in first.stdout and "no checkpoint yet" not in resumed.stdout
     assert [path.name for path in (tmp_path / "runs" / "digits").iterdir()] == ["quickstart"]
     assert_same_run(finished / RUN, tmp_path / RUN)
     assert log_rows(finished / RUN) == log_rows(tmp_path / RUN)
-    assert (tmp_path / RUN / "config.before-resume-1.yaml").exists()
+    assert (tmp_path / RUN / "config.before-resume-1.yaml").read_bytes().endswith(b"\xff")
 
 
 def stop(cwd: Path, step: int, which: signal.Signals, *words: str) -> subprocess.Popen:

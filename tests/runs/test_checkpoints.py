@@ -228,6 +228,15 @@ def test_a_checkpoint_that_could_not_be_loaded_again_replaces_nothing(tmp_path):
     assert [file.name for file in tmp_path.iterdir()] == [LAST]
 
 
+def test_memory_that_runs_out_while_a_checkpoint_is_checked_is_said(tmp_path, monkeypatch):
+    def none(*_, **__):
+        raise MemoryError
+
+    monkeypatch.setattr("torch.load", none)
+    with pytest.raises(UserError, match=r"could not be loaded again \(.*MemoryError"):
+        AtomicCheckpointIO().save_checkpoint({"state_dict": {}}, tmp_path / LAST)
+
+
 def test_a_state_that_nothing_can_write_is_an_error_message(tmp_path):
     with pytest.raises(UserError, match=r"cannot be written.*in the state_dict of a callback"):
         AtomicCheckpointIO().save_checkpoint({"state_dict": {}, "made": lambda: 0}, tmp_path / LAST)

@@ -36,8 +36,11 @@ def test_a_folder_in_use_is_refused_and_says_by_whom_and_free_once_that_is_kille
 def test_a_lock_that_is_a_link_is_not_followed(tmp_path):
     (tmp_path / "theirs").write_text("kept")
     (tmp_path / ".lock").symlink_to(tmp_path / "theirs")
+    (tmp_path / ".results.lock").symlink_to(tmp_path / "theirs")
     with pytest.raises(OSError, match="symbolic links"):
         take(tmp_path)
+    with pytest.raises(UserError, match="symbolic links"), claimed(tmp_path, "results", "results"):
+        pass
     assert (tmp_path / "theirs").read_text() == "kept"
 
 
