@@ -104,9 +104,10 @@ def interleave_steps(folder: RunFolder, options: argparse.Namespace) -> Comparis
         def alone() -> float:
             wait_for(url)
             process.send_signal(signal.SIGSTOP)
-            found = steps()
-            process.send_signal(signal.SIGCONT)
-            return found
+            try:
+                return steps()
+            finally:
+                process.send_signal(signal.SIGCONT)
 
         def beside() -> float:
             log_an_epoch(folder)

@@ -19,7 +19,7 @@ from lightning_app.statistics.sequential import Order, orders, pairs_needed
 
 DRAWS, PAIRS, LONG = 10_000, 26, 400
 Errors = Callable[[np.random.Generator, tuple[int, int]], np.ndarray]
-DISTRIBUTIONS: dict[str, Errors] = {  # of variance 1, but for a discrete grid
+DISTRIBUTIONS: dict[str, Errors] = {  # of variance about 1, but for a discrete grid
     "normal": lambda rng, size: rng.normal(size=size),
     "skewed (exponential)": lambda rng, size: rng.exponential(size=size),
     "heavy-tailed (t, 3 degrees)": lambda rng, size: rng.standard_t(3, size=size) / np.sqrt(3),

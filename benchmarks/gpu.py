@@ -53,6 +53,7 @@ from benchmarks.seeds import stacked_step
 from benchmarks.solo import differences
 from lightning_app.common.batch_plan import BatchPlan
 from lightning_app.common.errors import UserError, first_line
+from lightning_app.common.files import write_atomically
 from lightning_app.common.isolation import Float32, tensors_in, use_float32
 from lightning_app.datamodules.loaders import Upcoming
 from lightning_app.measures import Hessian, cushions, interlayer_cushions, probe_forward, spectrum
@@ -490,9 +491,7 @@ def run_case(name: str, minutes: float, options: argparse.Namespace, command: st
         if code:
             return f"failed (exit code {code})"
         content[name] = json.loads(result.read_text(encoding="utf-8"))
-    beside = file.with_suffix(".new")
-    beside.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-    beside.replace(file)
+    write_atomically(file, (json.dumps(content, indent=1) + "\n").encode())
     return "done"
 
 

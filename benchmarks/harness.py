@@ -348,7 +348,7 @@ def quiet() -> None:
         logging.getLogger(name).setLevel(logging.ERROR)
 
 
-def machine() -> dict[str, str | int | float]:
+def machine() -> dict[str, str | int | float | None]:
     """What a time depends on besides the code."""
     return {
         "processor": processor(),

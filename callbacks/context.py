@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from lightning_app.common.calls import PAIRS, Inputs, adapted, joined, pair_of
+from lightning_app.common.calls import PAIRS, Inputs, adapted, form_of, joined, pair_of
 from lightning_app.common.errors import UserError
 from lightning_app.common.isolation import device_of, evaluating, trained_weights, unwrapped, with_float64
 from lightning_app.measures import needs_recalibration, recalibrated
@@ -210,18 +210,10 @@ def _joined(batches: Iterable[Batch], size: int) -> Iterator[Batch]:
     groups: list[list[Batch]] = []
     for batch in batches:
         waiting = groups[-1] if groups else []
-        alike = waiting and _form(batch) == _form(waiting[0])
+        alike = waiting and form_of(batch) == form_of(waiting[0])
         if not alike or sum(len(labels) for _, labels in (*waiting, batch)) > size:
             groups.append([])
         groups[-1].append(batch)
     for group in groups:
         inputs, labels = zip(*group)
         yield joined(inputs), torch.cat(labels)
-
-
-def _form(batch: Batch) -> list[Any]:
-    """Shapes and types of a sample."""
-    inputs, labels = batch
-    return [
-        (each.shape[1:], each.dtype) for each in (*(inputs.tensors if isinstance(inputs, Inputs) else [inputs]), labels)
-    ]

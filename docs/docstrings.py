@@ -125,7 +125,7 @@ class Documented:
         return self.linked(self._parsed[0].value)
 
     def _row(self, keys: str, unit: str = "", meaning: str = "") -> Row:
-        names = [name for name in re.findall(r"`(\w+)`", meaning)]
+        names = re.findall(r"`(\w+)`", meaning)
         return Row(tuple(SPAN.findall(keys)), unit, meaning, tuple(filter(None, map(self._record, names))))
 
     def _record(self, name: str) -> griffe.Class | None:

@@ -77,6 +77,17 @@ class Inputs:
         return type(self)(self.placed, {name: value for name, value in self.named.items() if name not in LABELS})
 
 
+def sample_tensors(inputs: Any) -> list[Tensor]:
+    """One tensor of samples, or all that `Inputs` have."""
+    return inputs.tensors if isinstance(inputs, Inputs) else [inputs]
+
+
+def form_of(batch: tuple[Any, Tensor]) -> list[tuple[torch.Size, torch.dtype]]:
+    """Shapes and types of a sample and a label: batches in which they are the same can be `joined`."""
+    inputs, labels = batch
+    return [(each.shape[1:], each.dtype) for each in (*sample_tensors(inputs), labels)]
+
+
 def joined(parts: Sequence[Any]) -> Any:
     """Samples of several pieces one after the other: tensors, or `Inputs`."""
     return _over(parts, torch.cat) if isinstance(parts[0], Inputs) else torch.cat([*parts])
@@ -121,7 +132,7 @@ def adapt(net: nn.Module) -> list[Any]:
 
 
 def _unpack(net: nn.Module, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]] | None:
-    """Forward hook. It closes over nothing, so that dynamo shares one graph among all copies of an architecture."""
+    """A forward pre-hook. It closes over nothing, so that dynamo shares one graph among all copies of an architecture."""
     if len(args) == 1 and isinstance(args[0], Inputs):
         return args[0].placed, args[0].named | kwargs
     return None

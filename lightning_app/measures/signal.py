@@ -30,7 +30,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.hooks import RemovableHandle
 from torch.utils.weak import WeakIdKeyDictionary
 
-from lightning_app.common.calls import Inputs
+from lightning_app.common.calls import sample_tensors
 from lightning_app.common.errors import UserError
 from lightning_app.common.isolation import device_of, evaluating, tensors_in, unwrapped, with_float64
 from lightning_app.measures.core.channels import Channels
@@ -155,7 +155,7 @@ class SignalWatch(TorchFunctionMode):
         if self._looking:
             self.missed, self._batch = False, 0
             self._called.clear()
-            for x in tensors_in(([each.tensors if isinstance(each, Inputs) else each for each in inputs], named)):
+            for x in tensors_in(([sample_tensors(each) for each in inputs], named)):
                 self._way[x], self.shape = (0, ""), tuple(x.shape[1:])
                 self._batch = self._batch or (len(x) if x.ndim else 0)
             if not self._entered:  # a net may call itself: under DDP, Lightning's training step is a call of its module

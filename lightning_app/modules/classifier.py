@@ -24,7 +24,7 @@ from torch.optim.swa_utils import AveragedModel
 from typing_extensions import override
 
 from lightning_app.common.batch_plan import BatchPlan
-from lightning_app.common.calls import adapt, pair_of
+from lightning_app.common.calls import adapt, pair_of, sample_tensors
 from lightning_app.common.errors import DivergedError, UserError, first_line
 from lightning_app.common.isolation import Float32, evaluating, trained_weights, use_float32
 from lightning_app.common.seeds import parse_seeds
@@ -517,9 +517,7 @@ class ImageClassifier(pl.LightningModule):
                 )
         if BATCH_FAULTS.search(first_line(error)):
             images, labels = passes[0].images, passes[0].labels
-            given = ", ".join(
-                f"{tuple(each.shape)} {each.dtype}" for each in (*getattr(images, "tensors", [images]), labels)
-            )
+            given = ", ".join(f"{tuple(each.shape)} {each.dtype}" for each in (*sample_tensors(images), labels))
             return (
                 f"a net cannot {what}, samples and labels ({given}): {first_line(error).rstrip('.')}. Expected samples as its "
                 "first layer takes them, outputs (samples, classes), and as labels the int64 numbers of classes, one a sample. "

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lightning_app.common.calls import IGNORED, behind_loss, call, joined, outputs_of, returned_loss, takes
+from lightning_app.common.calls import IGNORED, behind_loss, call, form_of, joined, outputs_of, returned_loss, takes
 from lightning_app.common.errors import UserError
 from lightning_app.common.isolation import unwrapped
 from lightning_app.measures.core.hooks import call_with, hooked
@@ -171,8 +171,8 @@ def spread(pieces: Sequence[Pair], most: int = 8) -> Pair:
     >>> spread([(torch.arange(3), torch.arange(3)), (torch.arange(3, 16), torch.arange(3, 16))])[1].tolist()
     [0, 2, 4, 6, 8, 10, 12, 14]
     """
-    form = _form(max(pieces, key=lambda piece: len(piece[1])))  # sequences of another length cannot be joined with it
-    alike = [piece for piece in pieces if _form(piece) == form]
+    form = form_of(max(pieces, key=lambda piece: len(piece[1])))  # sequences of another length cannot be joined with it
+    alike = [piece for piece in pieces if form_of(piece) == form]
     most = max(2, min(most, max(len(labels) for _, labels in alike)))
     step, start, found = -(-sum(len(labels) for _, labels in alike) // most), 0, []
     for inputs, labels in alike:
@@ -181,11 +181,6 @@ def spread(pieces: Sequence[Pair], most: int = 8) -> Pair:
         start += len(labels)
     some, of_some = zip(*found)
     return joined(some), torch.cat(of_some)
-
-
-def _form(piece: Pair) -> list[torch.Size]:
-    inputs, labels = piece
-    return [each.shape[1:] for each in (*getattr(inputs, "tensors", [inputs]), labels)]
 
 
 def wrong(outputs: Tensor, labels: Tensor, loss: Loss) -> Tensor | None:

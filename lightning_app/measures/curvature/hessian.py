@@ -148,7 +148,6 @@ class Hessian(InParameters):
         self._graphs = [self._gradient(*chunk) for chunk in self._chunks[:kept]]
         self._anew = self._chunks[kept:]
         self._check_symmetry()
-        self.products = 0  # how many were asked for
 
     def point(self) -> Tensor:
         """The parameters at which it is taken, (size,)."""
@@ -161,12 +160,10 @@ class Hessian(InParameters):
 
     def __matmul__(self, vector: Tensor) -> Tensor:
         """H v, (size,)."""
-        self.products += 1
         return _flat(self._sum(self._parts(vector)))
 
     def rows(self, vectors: Tensor) -> Tensor:
         """H v of several vectors at once, (k, size) -> (k, size): for small nets, whose products cost launches only."""
-        self.products += len(vectors)
         parts = self._sum(self._parts(vectors), batched=True)
         return torch.cat([part.reshape(len(vectors), -1) for part in parts], 1)
 

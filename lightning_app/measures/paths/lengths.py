@@ -25,7 +25,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from lightning_app.common.calls import Inputs, adapt, behind_loss
+from lightning_app.common.calls import Inputs, adapt, behind_loss, sample_tensors
 from lightning_app.common.errors import UserError
 from lightning_app.common.isolation import trained_weights, unwrapped
 from lightning_app.common.numbers import plural
@@ -89,7 +89,7 @@ def path_outputs(net: nn.Module, inputs: Tensor | Inputs) -> PathOutputs:
     """
     net, inputs = _in_full(net, inputs)
     out = unravel(net, inputs, BY_LENGTH)
-    first = inputs.tensors[0] if isinstance(inputs, Inputs) else inputs
+    first = sample_tensors(inputs)[0]
     of_tokens = not first.is_floating_point() and out.ndim == 3 and out.shape[:2] == first.shape
     if out.ndim != 2 and not of_tokens:
         raise NoPaths(
