@@ -219,6 +219,12 @@ class StatefulMeasure(Measure):
     def begin(self, context: MeasureContext) -> None:
         """Before the first training step, whether or not it is measured then: keep what later epochs are compared with."""
 
+    def begin_with(self, context: MeasureContext) -> None:
+        """`begin`, with the net left as it was."""
+        context.state = self._state
+        with isolated(context.net):
+            self.begin(context)
+
     @override
     def evaluate(self, context: MeasureContext) -> dict[str, Any]:
         before = self.state_dict()
@@ -239,10 +245,9 @@ class StatefulMeasure(Measure):
     @rank_zero_only
     def _begin(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         for context in contexts_of(trainer, pl_module, 0):
-            context.state = self._state
             try:
-                with isolated(context.net), unlogged(pl_module):
-                    self.begin(context)
+                with unlogged(pl_module):
+                    self.begin_with(context)
             except Exception as error:
                 self._go_on(f"cannot measure '{context.name}'", context.epoch, error)
         self.write_notes(trainer)

@@ -59,6 +59,7 @@ class NoiseStability(Measure):
     Breaks:
         * Before training BatchNorm has mean 0 and variance 1.
         * Responses are linear in s until ReLUs switch: compare at one s.
+        * Samples with an output of 0 have no response and are left out of it.
         * ρ as defined is held down by biases and BatchNorm, and goes to 0 with the noise; ``rho_linearisation`` is not.
         * A skip makes the block the smallest unit: nets without blocks have neither smoothness nor bound.
         * Risk and error are cross-entropy's, whatever the loss trained with.

@@ -48,8 +48,10 @@ def measure(
         net: maps inputs (B, ...) to outputs (B, ...).
         inputs: (n, ...), a tensor or array, prepared as the net takes them; or a dict or tuple of them.
         labels: (n, ...), classes, or what the loss takes.
-        measures: callbacks, such as ``[LayerCushion()]``; one that cannot measure this net raises its error. None: those of
-            ``configs/measure.yaml``, without those that cannot, which a warning names.
+        measures: callbacks, such as ``[LayerCushion()]``; one that cannot measure this net raises its error, and one that finds
+            nothing to measure in it says so in a warning. One that compares (``DistanceFromStart()``) compares with the net as
+            it was when first given to the same object. None: those of ``configs/measure.yaml``, without those that cannot,
+            which a warning names.
         loss: as of `MeasureContext`.
 
     Raises:
@@ -59,10 +61,13 @@ def measure(
     batches = _batches(net, inputs, _tensor("labels", labels))
     numbers: dict[str, float] = {}
     for one in chosen:
-        if isinstance(one, StatefulMeasure):
-            _only_of(one, unwrapped(net))
+        context = MeasureContext(net, batches, loss)
         try:
-            found = one.within_memory(MeasureContext(net, batches, loss))
+            if isinstance(one, StatefulMeasure):
+                _only_of(one, unwrapped(net))
+                if not one.state_dict():
+                    one.begin_with(context)
+            found = one.within_memory(context)
         except Exception as error:  # a foreign net raises what it likes
             if measures is not None or is_fatal(error):
                 raise

@@ -24,6 +24,7 @@ from lightning_app import networks
 from lightning_app.runs import RunFolder
 from lightning_app.runs.lock import take
 from skipscope.callbacks import (
+    DistanceFromStart,
     DrivingForce,
     HessianSpectrum,
     LayerCushion,
@@ -173,6 +174,22 @@ def test_a_mean_over_the_labels_that_count_has_a_risk_wherever_these_are():
     labels[::2] = -100
     expected = float(nn.functional.cross_entropy(net(images), labels))
     assert skipscope.measure(net, images, labels, LayerCushion(), masked)["probe/risk"] == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("one", [LayerCushion, HessianSpectrum, DrivingForce, Signal])
+def test_a_loss_of_single_samples_is_refused(one):
+    loss = nn.CrossEntropyLoss(reduction="none")
+    with pytest.raises(skipscope.UserError, match="expected a loss that is one number for a batch"):
+        skipscope.measure(small_net(), *samples(), one(), loss)
+
+
+def test_a_distance_is_from_the_net_as_it_was_when_first_given():
+    one, net, (images, labels) = DistanceFromStart(), small_net(), samples()
+    assert skipscope.measure(net, images, labels, one) == {"travel/distance": 0.0}
+    with torch.no_grad():
+        net[0].weight += 1
+    assert skipscope.measure(net, images, labels, one)["travel/distance"] == pytest.approx(net[0].weight.numel() ** 0.5)
+    assert skipscope.measure(small_net(), images, labels, one) == {"travel/distance": 0.0}
 
 
 def test_measure_compares_a_net_with_itself_alone():

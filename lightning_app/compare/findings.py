@@ -199,6 +199,8 @@ def _said(finding: Finding, margin: float | None) -> str:
         return f"A is {finding.verdict}" + ("" if finding.parted_at is None else f", from epoch {finding.parted_at} on")
     if finding.pairs < 2:
         return "unresolved: fewer than two pairs say nothing about other seeds"
+    if _spreads(finding)[0].count < 2:
+        return "unresolved, and too few pairs have finite numbers on both sides to say how many would settle it"
     if finding.pairs_needed is None:
         return f"unresolved, and {PLANNED} pairs like these would not settle it"
     more = finding.pairs_needed - finding.pairs

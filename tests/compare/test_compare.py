@@ -11,6 +11,7 @@ import yaml
 
 from lightning_app.cli import main
 from lightning_app.common.errors import UserError
+from lightning_app.compare.findings import judged, text
 from lightning_app.compare.sides import sides_of
 from lightning_app.report import write_report
 from lightning_app.runs import Row, RunFolder, find_runs, read_runs
@@ -389,3 +390,12 @@ def test_means_are_of_the_pairs_that_are_compared(tmp_path, capsys):
 def test_a_path_may_have_brackets(tmp_path):
     make(tmp_path / "x[1]", {"good": GOOD, "bad": BAD}), make(tmp_path / "x1", {"net": GOOD})
     assert main(["compare", f"{tmp_path}/x[1]:good", f"{tmp_path}/x[1]:bad"]) == 0
+
+
+def test_where_one_side_has_no_numbers_nothing_is_said_of_more_seeds():
+    lost, fine = np.full(7, math.nan), np.full(7, 0.1)
+    said = text(judged("test/error", "epoch 1", lost, fine, None, 0.025))
+    assert "too few pairs have finite numbers on both sides" in said and "would not settle" not in said
+    assert text(judged("test/error", "epoch 1", np.append(lost, math.nan), np.append(fine, 0.1), None, 0.025)).endswith(
+        "A is worse"
+    )

@@ -473,3 +473,19 @@ def test_attention_is_differentiated_as_it_is():
     torch.manual_seed(0)
     block = nn.TransformerEncoderLayer(4, 2, 8, batch_first=True).eval()
     assert measure(block, x=torch.randn(2, 3, 4), probes=2).median > 0
+
+
+@pytest.mark.parametrize("times", [2, 3, 5])
+def test_a_block_that_is_given_time_before_samples_is_refused(times):
+    class TimeFirst(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layers = nn.Sequential(nn.TransformerEncoderLayer(4, 1, 8, dropout=0.0))
+
+        def forward(self, x):
+            return self.layers(x.transpose(0, 1)).mean(0)
+
+    net = TimeFirst().eval()
+    for samples in (1, 2, 3):
+        with pytest.raises(UserError, match=r"a row for each sample, and layers\.0 is given"):
+            interlayer_cushions(net, blocks_of(net), [torch.randn(samples, times, 4)])

@@ -196,3 +196,39 @@ def test_labels_that_are_no_classes_have_no_risk_and_no_error():
     )
     assert torch.equal(ours.median, theirs.median)
     assert theirs.risk.isnan().all() and theirs.error.isnan().all() and not ours.risk.isnan().any()
+
+
+def test_of_tokens_risk_and_error_change_as_means_over_tokens():
+    torch.manual_seed(0)
+    some = nn.Sequential(nn.Embedding(7, 5), nn.Linear(5, 7)).double().eval()
+    tokens = torch.randint(7, (6, 4))
+    labels = torch.randint(7, (6, 4))
+    labels[:3, 1:] = -100  # one that counts, and four
+    found = noise_injection(some, [(tokens[:2], labels[:2]), (tokens[2:], labels[2:])], (0.3,), draws=1)["relative"]
+    place = found.layers.index("layer02")
+    noisy = copy.deepcopy(some)
+    with torch.no_grad():
+        noisy[1].weight += 0.3 * some[1].weight.norm() * unit(noisy[1].weight.shape, 0, place, 0)
+
+    def numbers(net: nn.Module) -> tuple[float, float]:
+        rows, kept = net(tokens).flatten(0, 1), labels.flatten()
+        wrong = (rows.argmax(1) != kept)[kept != -100].double().mean()
+        return float(F.cross_entropy(rows, kept)), float(wrong)
+
+    before, after = numbers(some), numbers(noisy)
+    assert found.risk[place, 0] == pytest.approx(after[0] - before[0], rel=1e-9)
+    assert found.error[place, 0] == pytest.approx(after[1] - before[1], abs=1e-12)
+
+
+def test_samples_of_output_zero_are_left_out_and_counted():
+    some = nn.Sequential(nn.Linear(4, 8, bias=False), nn.ReLU(), nn.Linear(8, 3, bias=False)).eval()
+    images, labels = torch.randn(6, 4), torch.arange(6) % 3
+    images[2] = 0
+    kept = torch.arange(6) != 2
+    found, others = (
+        noise_injection(some, [(images[rows], labels[rows])], draws=1)["relative"] for rows in (slice(None), kept)
+    )
+    assert (found.dead, others.dead) == (1, 0)
+    assert torch.equal(found.median, others.median) and found.median.isfinite().all()
+    none = noise_injection(some, [(0 * images, labels)], draws=1)["relative"]
+    assert none.dead == 6 and none.median.isnan().all() and torch.equal(none.risk, torch.zeros(2, 4).double())

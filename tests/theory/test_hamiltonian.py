@@ -188,3 +188,11 @@ def test_theorem_5_at_finite_size(Lambda):
 def test_a_strong_linear_term_leaves_two():
     """It makes the surface of a mixture trivial, and the paper's model has none."""
     assert expected_total(torch.tensor([1000.0, 1.0]), torch.tensor([1, 3]), 4) == pytest.approx(2, abs=1e-8)
+
+
+def test_too_much_of_length_1_is_refused():
+    r = torch.tensor([1, 2])
+    with pytest.raises(ValueError, match="cannot be sampled"):
+        expected_counts(torch.tensor([1.0, 0.05]), r, goe_spectra(4, 10, torch.Generator()))
+    with pytest.raises(ValueError, match="length 1 alone"):
+        expected_total(torch.tensor([1.0, 0.0]), r, 4)

@@ -124,6 +124,16 @@ class ReturnedLoss:
         self.shift = int((seen == F.pad(counts[:, 1:], (0, 1))).sum() > (seen == counts).sum())
 
 
+def of_batch(value: Tensor) -> Tensor:
+    """What a loss returned, if it is one number for the batch. UserError: if not."""
+    if value.numel() != 1:
+        raise UserError(
+            f"expected a loss that is one number for a batch, its mean over samples, got the shape {tuple(value.shape)}: take "
+            "the mean, as by reduction='mean'."
+        )
+    return value
+
+
 def counted(labels: Tensor, loss: Loss) -> int:
     """How many terms the mean of a batch is over: samples, or tokens, whose label counts.
 
@@ -135,9 +145,15 @@ def counted(labels: Tensor, loss: Loss) -> int:
 
 def counts_of(labels: Tensor, loss: Loss) -> Tensor:
     """`counted`, () int64, without waiting for a device."""
+    return terms_of(labels, loss).sum()
+
+
+def terms_of(labels: Tensor, loss: Loss) -> Tensor:
+    """The same of each sample, (B,) int64."""
     if labels.is_floating_point():
-        return torch.full((), len(labels), device=labels.device)
-    return (labels[:, _shift(loss) :] if _of_tokens(labels) else labels).ne(ignored_label(loss)).sum()
+        return torch.ones(len(labels), dtype=torch.int64, device=labels.device)
+    counts = (labels[:, _shift(loss) :] if _of_tokens(labels) else labels).ne(ignored_label(loss))
+    return counts.reshape(len(labels), -1).sum(1)
 
 
 @torch.no_grad()
@@ -155,10 +171,11 @@ def no_mean(of: Callable[[Any, Tensor], Tensor], pieces: Sequence[Pair], loss: L
     (6.0, 3.0)
     """
     inputs, labels = spread(pieces)
+    together = of_batch(of(inputs, labels).double())
     ones = [*zip(inputs.split(1), labels.split(1))]
     terms = torch.stack([counts_of(label, loss) for _, label in ones])
     losses = torch.stack([of(*one).double() for one in ones])
-    together, mean = of(inputs, labels).double(), losses.where(terms > 0, 0) @ terms.double() / terms.sum()
+    mean = losses.where(terms > 0, 0) @ terms.double() / terms.sum()
     same = bool(mean.isnan()) or bool(torch.isclose(together, mean, rtol=1e-3, atol=1e-6))
     return None if same else (float(together), float(mean))
 

@@ -226,7 +226,7 @@ def _is_mean(net: nn.Module, images: Any, labels: Tensor, loss: Loss) -> bool:
         return True
     try:
         return no_mean(lambda x, y: loss(_wide(net(x)), y), [(images, labels)], loss) is None
-    except (torch.OutOfMemoryError, torch.AcceleratorError):
+    except (torch.OutOfMemoryError, torch.AcceleratorError, UserError):
         raise
     except (IndexError, RuntimeError, ValueError):  # of a loss of pairs, for example, which takes no single sample
         return True

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from lightning_app.common.errors import UserError
 from lightning_app.measures.core.cuts import CutNet
 from lightning_app.measures.core.hooks import sample_norms
-from lightning_app.measures.core.losses import Loss, cross_entropy, of_samples
+from lightning_app.measures.core.losses import Loss, cross_entropy, of_samples, terms_of
 from lightning_app.networks.layers import Layer, each_once, layers_of
 
 Scale = Literal["relative", "transferred", "absolute"]
@@ -38,10 +38,11 @@ class NoiseResponses:
     layers: tuple[str, ...]  # those that the forward pass calls
     strengths: Tensor  # (S,) float64, s
     norms: Tensor  # (L,) float64, ||noise||_F at s = 1
+    dead: int  # samples whose output f(x) is 0: median and mean are of the others
     median: Tensor  # (L, S) float64, of ||f(x; A') - f(x)|| / ||f(x)|| over samples, then mean over draws; >= 0
     mean: Tensor  # (L, S) likewise, mean over samples
     deviation: Tensor  # (L, S) standard deviation of the median over draws, of one draw; NaN where there is only one
-    risk: Tensor  # (L, S) change of the cross-entropy, nats, mean over samples with a label that counts, and draws
+    risk: Tensor  # (L, S) change of the cross-entropy, nats, mean over samples or tokens whose label counts, and draws
     error: Tensor  # (L, S) change of the share misclassified
 
 
@@ -83,8 +84,10 @@ def noise_injection(
     first = {layer.name for layer in each_once(layers)}
     norms = {layer.name: noise_norms(layer) for layer in layers}
     found: dict[tuple[str, float], list[Tensor]] = {}
+    samples: list[Tensor] = []
     for images, labels in batches:
         cuts = CutNet(net, images)
+        samples.append(torch.stack([sample_norms(cuts.signals[-1]), terms_of(labels, loss).double()]).cpu())
         for number, layer in enumerate(layers):
             if layer.name not in cuts.cut_after or layer.name not in first:
                 continue
@@ -99,7 +102,11 @@ def noise_injection(
             "none."
         )
     called = [layer.name for layer in layers if any(name == layer.name for name, _ in found)]
-    return {scale: _responses(called, strengths, [norms[name][scale] for name in called], found) for scale in scales}
+    lengths, terms = torch.cat(samples, 1)
+    return {
+        scale: _responses(called, strengths, [norms[name][scale] for name in called], found, lengths == 0, terms)
+        for scale in scales
+    }
 
 
 def noise_norms(layer: Layer) -> dict[Scale, float]:
@@ -135,19 +142,28 @@ def _response(cuts: CutNet, layer: Layer, labels: Tensor, noise: Tensor, loss: L
 
 
 def _responses(
-    layers: list[str], strengths: Sequence[float], norms: list[float], found: dict[tuple[str, float], list[Tensor]]
+    layers: list[str],
+    strengths: Sequence[float],
+    norms: list[float],
+    found: dict[tuple[str, float], list[Tensor]],
+    dead: Tensor,
+    terms: Tensor,
 ) -> NoiseResponses:
+    """Of samples (n,): whether their output is 0, and over how many terms their risk is a mean."""
     response = torch.stack([torch.cat(found[key], -1) for key in zip(layers, norms)])  # (L, draws, S, 3, n)
     change, risk, error = response.unbind(3)
+    change = change[..., ~dead] if not dead.all() else torch.full_like(change, math.nan)
     labelled = ~error[0, 0, 0].isnan()  # a loss can be NaN by itself, a share misclassified cannot
+    weights = terms[labelled] / terms[labelled].sum()
     medians = change.quantile(0.5, -1)  # (L, draws, S)
     return NoiseResponses(
         layers=tuple(layers),
         strengths=torch.tensor(strengths, dtype=torch.float64),
         norms=torch.tensor(norms, dtype=torch.float64),
+        dead=int(dead.sum()),
         median=medians.mean(1),
         mean=change.mean((1, 3)),
         deviation=medians.std(1) if medians.shape[1] > 1 else torch.full_like(medians[:, 0], math.nan),
-        risk=risk[..., labelled].mean((1, 3)),
-        error=error[..., labelled].mean((1, 3)),
+        risk=(risk[..., labelled] @ weights).mean(1) if len(weights) else torch.full_like(medians[:, 0], math.nan),
+        error=(error[..., labelled] @ weights).mean(1) if len(weights) else torch.full_like(medians[:, 0], math.nan),
     )

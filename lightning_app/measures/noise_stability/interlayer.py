@@ -27,7 +27,13 @@ from lightning_app.measures.core.histogram import Histogram, histogram
 from lightning_app.measures.core.hooks import check_evaluating, sample_norms
 from lightning_app.measures.noise_stability.batch_of_one import BnMode, batch_norms
 from lightning_app.measures.noise_stability.jacobian import DifferentiatedJacobian, frobenius_by_probes
-from lightning_app.measures.noise_stability.spans import ChainJacobian, calls_of, check_description, span_jacobian
+from lightning_app.measures.noise_stability.spans import (
+    ChainJacobian,
+    calls_of,
+    check_description,
+    check_rows,
+    span_jacobian,
+)
 from lightning_app.networks.blocks import Span
 
 # From plain blocks in batch-of-one mode, 1e-6, to anything else, near 1: 100 bins a decade.
@@ -97,8 +103,9 @@ def interlayer_cushions(
     comes from Euler's identity or from differentiation in float64.
 
     Raises:
-        UserError: for a net in training mode; a span that a forward pass does not call once; "eval" and BatchNorm without
-            running statistics; "batch1" and a span without BatchNorm; a block that is not what it says it is made of.
+        UserError: for a net in training mode; a span that a forward pass does not call once, or with other rows than samples;
+            "eval" and BatchNorm without running statistics; "batch1" and a span without BatchNorm; a block that is not what it
+            says it is made of.
     """
     net = unwrapped(net)
     check_interlayer(net, spans, bn_mode, probes)
@@ -112,6 +119,8 @@ def interlayer_cushions(
     size = 64 if probes else 4 if bn_mode == "batch1" else 100
     for number, images in enumerate(few for batch in batches for few in batch.split(size)):
         calls = calls_of(net, spans, images, bn_mode)
+        if not number:
+            check_rows(net, images, bn_mode, spans, calls)
         for span in spans:
             own = [calls[module] for module in span.modules]
             if not number:

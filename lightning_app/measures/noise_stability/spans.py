@@ -75,6 +75,22 @@ def calls_of(net: nn.Module, spans: Sequence[Span], images: Tensor, bn_mode: BnM
     return calls
 
 
+def check_rows(
+    net: nn.Module, images: Any, bn_mode: BnMode, spans: Sequence[Span], calls: dict[nn.Module, Call]
+) -> None:
+    """A Jacobian is of a sample: one sample more or less must be one row more or less of what goes into each block."""
+    few = images[[0] * (3 if len(images) == 2 else 2)]
+    others = calls_of(net, spans, few, bn_mode)
+    for span in spans:
+        for module in span.modules:
+            for rows, samples in ((len(calls[module].x), len(images)), (len(others[module].x), len(few))):
+                if rows != samples:
+                    raise UserError(
+                        f"an interlayer cushion needs a block that is given a row for each sample, and {span.name} is given "
+                        f"{rows} rows for {samples} samples, as with time first: leave it out, or set batch_first."
+                    )
+
+
 def check_description(span: Span, calls: Sequence[Call], bn_mode: BnMode) -> None:
     """On one sample: blocks of a span follow one another, and compute what their parts do."""
     for one, other in pairwise(calls):

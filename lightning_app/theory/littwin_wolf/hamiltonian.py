@@ -197,8 +197,16 @@ def expected_counts(eps: Tensor, lengths: Tensor, spectra: Tensor) -> ExpectedCo
 
     >>> expected_counts(torch.ones(1), torch.tensor([2]), goe_spectra(3, 10, torch.Generator())).mean  # the eigenvectors
     tensor([2., 2., 2.], dtype=torch.float64)
+
+    Raises:
+        ValueError: where length 1 outweighs the others so far (nu'' <= nu' / 3) that the samples have no finite variance.
     """
     factor, y = _factor(eps, lengths, spectra.shape[1])
+    if y <= -0.5:
+        raise ValueError(
+            f"spectra cannot be sampled where nu'' <= nu' / 3, got (nu'' - nu') / (nu'' + nu') = {float(y):.3g}: give length 1 "
+            "less weight, or take expected_total."
+        )
     terms = factor * (-y / 4 * spectra**2).exp()
     return ExpectedCounts(terms.mean(0), terms.std(0) / len(spectra) ** 0.5)
 
@@ -208,8 +216,13 @@ def expected_total(eps: Tensor, lengths: Tensor, Lambda: int) -> float:
 
     >>> round(expected_total(torch.ones(1), torch.tensor([2]), 4), 9)
     8.0
+
+    Raises:
+        ValueError: for length 1 alone, a linear function, whose two critical points on the sphere this formula does not give.
     """
     factor, y = _factor(eps, lengths, Lambda)
+    if y == -1:
+        raise ValueError("expected a length above 1 with a weight other than 0, got length 1 alone.")
     # The integrand falls like exp(-(1 + min(y, 0)) u^2 / 4).
     reach = (13 + 2 * Lambda**0.5) / min(1.0, (1 + float(y)) ** 0.5)
     u = torch.linspace(-reach, reach, 20_001, dtype=torch.float64)

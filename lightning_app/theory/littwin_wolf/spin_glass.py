@@ -145,12 +145,12 @@ def mass(p: int, beta: Beta, first: int, last: int) -> float:
 
 
 def log_mass_outside(p: int, beta: Beta, first: int, last: int) -> float:
-    """log of the sum of eps_r^2 over r < first and r > last, <= 0; -inf where nothing is outside. 1 <= first <= last <= p.
+    """log of the sum of eps_r^2 over r < first and r > last, <= 0; -inf where nothing is outside. first <= last <= p.
 
     Divided by p it tends to ``-min(rate(beta, first / p), rate(beta, last / p))``, however small it is.
     """
     logs = 2 * log_weights(p, beta)
-    outside = torch.cat([logs[: first - 1], logs[last:]])
+    outside = torch.cat([logs[: max(first, 1) - 1], logs[last:]])
     return min(float(outside.logsumexp(0)), 0.0) if len(outside) else -math.inf
 
 
