@@ -55,8 +55,10 @@ def measure(
         loss: as of `MeasureContext`.
 
     Raises:
-        UserError: for inputs that are not as many as the labels, or what is no measure.
+        UserError: for what is no net, inputs that are not as many as the labels, or what is no measure.
     """
+    if not isinstance(net, nn.Module):
+        raise UserError(f"expected a net, a torch.nn.Module, got {described(net)}.")
     chosen = shipped() if measures is None else checked(measures)
     batches = _batches(net, inputs, _tensor("labels", labels))
     numbers: dict[str, float] = {}

@@ -20,6 +20,7 @@ from callbacks.clock import Steps, epochs_done
 from callbacks.log import log_results
 from callbacks.measure import Measure, StatefulMeasure
 from callbacks.notebook import checked, shipped
+from lightning_app.common.calls import described
 from lightning_app.common.errors import UserError, reason
 from lightning_app.common.isolation import device_of, unwrapped
 from lightning_app.measures.core.losses import Loss, cross_entropy
@@ -96,10 +97,11 @@ class Watch:
         loggers: Iterable[Logger] = (),
     ) -> None:
         _check_steps(steps_per_epoch, steps_done, total_steps)
-        nets = {"net": net} if isinstance(net, nn.Module) else dict(net)
-        nets = {name: _whole(name, each) for name, each in nets.items()}
+        nets = {name: _whole(name, each) for name, each in _by_name(net).items()}
         with isolate_rng(), _generators_kept(probe):  # a DataLoader draws numbers when it is iterated over
             batches = [batch if pair_of is None else pair_of(batch) for batch in probe]
+        if not batches:
+            raise UserError("a probe needs at least one batch of samples, got none.")
         self.measures = [_own(one, every) for one in checked(shipped() if measures is None else measures)]
         self._optimizer: Any = _innermost(optimizer)
         _check_optimizer(self._optimizer, nets)
@@ -350,6 +352,16 @@ class _Loop:
         return self.batch_idx + 1 >= self.num_training_batches
 
 
+def _by_name(net: Any) -> Mapping[str, nn.Module]:
+    nets = {"net": net} if isinstance(net, nn.Module) else net
+    if isinstance(nets, Mapping) and nets and all(isinstance(each, nn.Module) for each in nets.values()):
+        return nets
+    raise UserError(
+        "expected a net to watch, a torch.nn.Module, or several by name, such as {'plain': ..., 'residual': ...}, got "
+        f"{described(net)}."
+    )
+
+
 def _whole(name: str, net: nn.Module) -> nn.Module:
     """The net itself, behind what trains it in several processes: those that only train would be waited for.
 
@@ -379,7 +391,12 @@ def _check_steps(steps_per_epoch: int, steps_done: int, total_steps: int | None)
 
 
 def _check_optimizer(optimizer: Any, nets: Mapping[str, nn.Module]) -> None:
-    """Only a warning: one that trains parts, or copies of what it was given, may hold other tensors."""
+    """Only a warning for other weights: one that trains parts, or copies of what it was given, may hold other tensors."""
+    if optimizer is not None and not hasattr(optimizer, "register_step_post_hook"):
+        raise UserError(
+            f"expected a torch.optim.Optimizer, whose steps are counted, got {described(optimizer)}: leave it out, and call "
+            "step() after each step."
+        )
     groups = getattr(optimizer, "param_groups", ())
     trained = {id(weight) for group in groups for weight in group["params"]}
     if trained and not any(id(weight) in trained for net in nets.values() for weight in net.parameters()):

@@ -426,3 +426,10 @@ def test_a_run_of_a_module_that_makes_its_own_steps_keeps_its_numbers_when_it_go
         trainer.save_checkpoint(tmp_path / "two.ckpt")
     log = RunFolder(tmp_path / "run").log()
     assert log[log["name"] == "mine"]["epoch"].tolist() == [1, 2, 3]
+
+
+def test_what_is_no_net_and_no_run_is_said():
+    with pytest.raises(skipscope.UserError, match=r"expected a net, a torch\.nn\.Module, got a NoneType"):
+        skipscope.measure(None, *samples())
+    with pytest.raises(skipscope.UserError, match="expected at least one run folder"):
+        skipscope.frames([])

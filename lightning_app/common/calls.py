@@ -255,7 +255,7 @@ def _check_names(inputs: Inputs, net: nn.Module) -> None:
 def described(thing: Any) -> str:
     """What something is, for an error message."""
     if isinstance(thing, Mapping):
-        return f"a dict with {', '.join(map(str, thing))}"
+        return f"a dict with {', '.join(map(str, thing)) or 'nothing'}"
     if isinstance(thing, Tensor):
         return f"a tensor {tuple(thing.shape)}"
     return f"a {type(thing).__name__}" + (f" of {len(thing)}" if isinstance(thing, (tuple, list)) else "")

@@ -235,9 +235,10 @@ def frames(paths: Path | str | Iterable[Path | str], names: str | Collection[str
         UserError: if a path holds no run, if none has a number of a name, or if what a run recorded of its nets cannot be read,
             naming it.
     """
-    runs = read_runs(find_runs([paths] if isinstance(paths, str | Path) else paths))
-    if not runs:
+    paths = [paths] if isinstance(paths, str | Path) else [*paths]
+    if not paths:
         raise UserError("expected at least one run folder, or folder of them, got none.")
+    runs = read_runs(find_runs(paths))
     names = [names] if isinstance(names, str) else names
     whose = pd.DataFrame(
         [(name.net.run.label, name.net.name, name.group, name.net.seed) for name in name_nets(runs)],

@@ -80,8 +80,13 @@ def order(differences: Sequence[float] | np.ndarray, margin: float | None = None
     Args:
         margin: differences below it do not matter: within it, which side of zero is not asked. None: only that is.
         alpha: chance of an error; divided by the number of questions if there are several.
+
+    Raises:
+        ValueError: for a difference that is no number.
     """
     d = np.asarray(differences, dtype=np.float64)
+    if d.ndim != 1 or np.isnan(d).any():
+        raise ValueError(f"expected differences, one a pair, got {d}; leave out what is no number.")
     return Order(str(orders(d[None], margin, alpha)[0, -1])) if d.size else Order.UNRESOLVED
 
 

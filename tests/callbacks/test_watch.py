@@ -2,6 +2,7 @@
 
 import gc
 import logging
+import re
 import subprocess
 import sys
 from contextlib import nullcontext
@@ -610,11 +611,16 @@ def test_what_is_kept_does_not_grow_with_the_steps(tmp_path):
         ({"measures": [LayerCushion]}, "expected measures such as LayerCushion()"),
         ({"steps_per_epoch": 0}, "steps_per_epoch must be at least 1"),
         ({"total_steps": 3, "steps_done": 4}, "must be at least 1 and at least steps_done"),
+        ({"net": {}}, "expected a net to watch, a torch.nn.Module, or several by name"),
+        ({"net": None}, "got a NoneType"),
+        ({"optimizer": "sgd"}, "expected a torch.optim.Optimizer, whose steps are counted, got a str"),
+        ({"probe": []}, "a probe needs at least one batch"),
     ],
 )
 def test_mistakes_are_said_before_training(tmp_path, options, said):
-    with pytest.raises(UserError, match=said.replace("(", r"\(").replace(")", r"\)")):
-        skipscope.watch(small_net(), probe(), folder=tmp_path, **{"measures": [WeightMass()]} | options)
+    given = {"net": small_net(), "probe": probe(), "folder": tmp_path, "measures": [WeightMass()]} | options
+    with pytest.raises(UserError, match=re.escape(said)):
+        skipscope.watch(**given)
 
 
 @pytest.mark.slow
