@@ -277,7 +277,7 @@ def test_the_nets_on_cifar_10_are_as_their_logs_say():
         PAGES["docs/first-results.md"],
         re.MULTILINE,
     )
-    assert len(rows) == 10
+    assert len(rows) == 8
     for arm, depth, when, more, numbers in rows:
         for name, shown in zip(names, numbers.split(" | "), strict=True):
             if shown != "the same":
@@ -288,36 +288,45 @@ def test_the_nets_on_cifar_10_are_as_their_logs_say():
                 assert len(values) == {"one seed": 1, "two seeds": 2}.get(more.rpartition(", ")[2], 3)
 
 
-def test_depth_20_in_full_is_as_its_logs_the_record_and_the_paper_say():
-    runs = sorted((ROOT / "results/yu-tomasi/runs").glob("depth20~*"))
-    logs = pd.concat([RunFolder(path).log() for path in runs], ignore_index=True)
+def test_depths_20_and_32_in_full_are_as_their_logs_the_record_and_the_paper_say():
+    runs = ROOT / "results/yu-tomasi/runs"
+    found = [RunFolder(path).log().assign(depth=path.name[5:7]) for path in sorted(runs.glob("depth[23][02]~*"))]
+    logs = pd.concat(found, ignore_index=True)
     logs = logs[logs["epoch"] == 200].assign(arm=logs["member"].str.partition("-")[0])
-    ours = {key: [*rows["value"]] for key, rows in logs.groupby(["arm", "name"])}
+    ours = {key: [*rows["value"]] for key, rows in logs.groupby(["depth", "arm", "name"])}
     judged = read_record(ROOT / "results/yu-tomasi/table-1")["rows"]
     ratios = {row["quantity"]: row["readings"][0]["mean"] for row in judged}
     cushions = [f"cushion/layer10/median{ending}" for ending in ("", "_transferred", "_branch")]
     said = PAGES["docs/first-results.md"].partition("## Depth 20 in full")[2].partition("\n## ")[0]
     rows = re.findall(
-        r"^\| (plain|residual) \| (.+?) \((\S+)\) \| (.+?) \((\S+)\) \| (\d+) \| (.*) \|$", said, re.MULTILINE
+        r"^\| (plain|residual)(?:, (32) layers)? \| (.+?) \((\S+)\) \| (.+?) \((\S+)\) \| (\d+) \| (.*) \|$",
+        said,
+        re.MULTILINE,
     )
-    assert [row[0] for row in rows] == ["plain", "residual"]
-    for arm, risk, risk_in_print, error, error_in_print, ratio, shown in rows:
+    assert [row[:2] for row in rows] == [("plain", ""), ("residual", ""), ("plain", "32"), ("residual", "32")]
+    for arm, of, risk, risk_in_print, error, error_in_print, ratio, shown in rows:
+        depth = of or "20"
         texts = zip(["train/risk", "test/error", *cushions], [risk, error, *shown.split(" | ")], strict=True)
         for name, text in texts:
-            values, places = ours[arm, name], len(text.partition(" ")[0].partition(".")[2])
-            assert len(values) == 3
+            values, places = ours[depth, arm, name], len(text.partition(" ")[0].partition(".")[2])
+            assert len(values) == (1 if of else 3)
             if text == "the same":
                 assert arm == "plain" and name in cushions[1:]  # a plain net has no identity to count
             else:
-                assert text == f"{statistics.fmean(values):.{places}f} ± {statistics.stdev(values):.{places}f}"
-        assert ratio == f"{ratios[f'L / (C - L), {arm}, depth 20']:.0f}"
+                spread = "" if of else f" ± {statistics.stdev(values):.{places}f}"
+                assert text == f"{statistics.fmean(values):.{places}f}{spread}"
+        assert ratio == f"{ratios[f'L / (C - L), {arm}, depth {depth}']:.0f}"
         assert [float(risk_in_print), float(error_in_print)] == [
-            round(TABLE_1_IN_PRINT[arm, 20][place], 4) for place in (0, 2)
+            round(TABLE_1_IN_PRINT[arm, int(depth)][place], 4) for place in (0, 2)
         ]
-    errors = [statistics.fmean(ours[arm, "test/error"]) for arm in ("plain", "residual")]
+    errors = [statistics.fmean(ours["20", arm, "test/error"]) for arm in ("plain", "residual")]
     readme = " ".join(README.split())
     assert f"test errors of {errors[0]:.4f} plain and {errors[1]:.4f} residual" in readme
-    assert f"after 200 epochs {errors[1]:.3f} and {errors[0]:.3f} at depth 20" in readme
+    of_32 = [ours["32", arm, "test/error"][0] for arm in ("residual", "plain")]
+    assert (
+        f"after 200 epochs {errors[1]:.3f} and {errors[0]:.3f} at depth 20, {of_32[0]:.3f} and {of_32[1]:.3f} at depth 32"
+        in readme
+    )
 
 
 def test_the_result_of_the_readme_is_that_of_thirteen_seeds():
