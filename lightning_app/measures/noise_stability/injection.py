@@ -154,7 +154,7 @@ def _responses(
     change, risk, error = response.unbind(3)
     change = change[..., ~dead] if not dead.all() else torch.full_like(change, math.nan)
     labelled = ~error[0, 0, 0].isnan()  # a loss can be NaN by itself, a share misclassified cannot
-    weights = terms[labelled] / terms[labelled].sum()
+    weights, all_terms = terms[labelled], terms[labelled].sum()  # 0 / 0 where no label counts
     medians = change.quantile(0.5, -1)  # (L, draws, S)
     return NoiseResponses(
         layers=tuple(layers),
@@ -164,6 +164,6 @@ def _responses(
         median=medians.mean(1),
         mean=change.mean((1, 3)),
         deviation=medians.std(1) if medians.shape[1] > 1 else torch.full_like(medians[:, 0], math.nan),
-        risk=(risk[..., labelled] @ weights).mean(1) if len(weights) else torch.full_like(medians[:, 0], math.nan),
-        error=(error[..., labelled] @ weights).mean(1) if len(weights) else torch.full_like(medians[:, 0], math.nan),
+        risk=(risk[..., labelled] @ weights / all_terms).mean(1),
+        error=(error[..., labelled] @ weights / all_terms).mean(1),
     )
