@@ -13,7 +13,7 @@ from callbacks.protocol import trained_here, why_unseen
 from lightning_app.common.calls import adapted
 from lightning_app.common.errors import UserError
 from lightning_app.common.isolation import compiled_parts, trained_weights
-from lightning_app.measures.core.losses import counted, of_batch
+from lightning_app.measures.core.losses import counted, scalar_loss
 from lightning_app.measures.signal import SignalWatch, Sums, expected, gathered, profile
 from lightning_app.runs.members import members_of
 
@@ -255,7 +255,7 @@ def _of_probe(context: MeasureContext) -> Seen:
     try:
         for inputs, labels in batches:
             with adapted(net):  # before training the net may be a copy of the context's
-                loss = of_batch(context.loss(net(inputs), labels))
+                loss = scalar_loss(context.loss(net(inputs), labels))
             if not loss.requires_grad:
                 raise UserError(
                     "Signal needs a net with a weight that is trained, and all of this one are frozen: set requires_grad, or "

@@ -1,7 +1,7 @@
 """A net's device and trained weights, and running it without a trace: uncompiled, in evaluation mode, in which arithmetic."""
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from typing import Any, Literal
 
 import torch
@@ -34,6 +34,12 @@ def is_compiled(net: nn.Module) -> bool:
 def compiled_parts(net: nn.Module) -> list[str]:
     """Names of the modules within a net that are compiled by themselves."""
     return [name for name, module in unwrapped(net).named_modules() if name and is_compiled(module)]
+
+
+def uncompiled(net: nn.Module) -> AbstractContextManager[None]:
+    """Within it the net and its parts are called as without ``torch.compile``: a graph keeps the hooks of its first pass."""
+    compiled = is_compiled(net) or compiled_parts(net)
+    return torch.compiler.set_stance("force_eager") if compiled else nullcontext()
 
 
 def device_of(*nets: nn.Module) -> torch.device:

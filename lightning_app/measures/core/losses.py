@@ -124,7 +124,7 @@ class ReturnedLoss:
         self.shift = int((seen == F.pad(counts[:, 1:], (0, 1))).sum() > (seen == counts).sum())
 
 
-def of_batch(value: Tensor) -> Tensor:
+def scalar_loss(value: Tensor) -> Tensor:
     """What a loss returned, if it is one number for the batch. UserError: if not."""
     if value.numel() != 1:
         raise UserError(
@@ -145,15 +145,19 @@ def counted(labels: Tensor, loss: Loss) -> int:
 
 def counts_of(labels: Tensor, loss: Loss) -> Tensor:
     """`counted`, () int64, without waiting for a device."""
-    return terms_of(labels, loss).sum()
+    return _counting(labels, loss).sum()
 
 
 def terms_of(labels: Tensor, loss: Loss) -> Tensor:
     """The same of each sample, (B,) int64."""
+    return _counting(labels, loss).reshape(len(labels), -1).sum(1)
+
+
+def _counting(labels: Tensor, loss: Loss) -> Tensor:
+    """Which labels count, (B, ...) bool; (B,) of labels that are no classes."""
     if labels.is_floating_point():
-        return torch.ones(len(labels), dtype=torch.int64, device=labels.device)
-    counts = (labels[:, _shift(loss) :] if _of_tokens(labels) else labels).ne(ignored_label(loss))
-    return counts.reshape(len(labels), -1).sum(1)
+        return torch.ones(len(labels), dtype=torch.bool, device=labels.device)
+    return (labels[:, _shift(loss) :] if _of_tokens(labels) else labels).ne(ignored_label(loss))
 
 
 @torch.no_grad()
@@ -171,7 +175,7 @@ def no_mean(of: Callable[[Any, Tensor], Tensor], pieces: Sequence[Pair], loss: L
     (6.0, 3.0)
     """
     inputs, labels = spread(pieces)
-    together = of_batch(of(inputs, labels).double())
+    together = scalar_loss(of(inputs, labels).double())
     ones = [*zip(inputs.split(1), labels.split(1))]
     terms = torch.stack([counts_of(label, loss) for _, label in ones])
     losses = torch.stack([of(*one).double() for one in ones])

@@ -68,7 +68,6 @@ class InterlayerStatistics:
 
 
 @torch.no_grad()
-@torch.compiler.set_stance("force_eager")  # a graph compiled for one pass keeps that pass's hooks
 def interlayer_cushions(
     net: nn.Module,
     spans: Sequence[Span],

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from lightning_app.common.errors import UserError
-from lightning_app.common.isolation import attention_written_out
+from lightning_app.common.isolation import attention_written_out, uncompiled
 from lightning_app.measures.core.channels import Channels
 from lightning_app.measures.core.hooks import hooked, nearly_same, own_copy
 from lightning_app.measures.noise_stability.batch_of_one import BnMode, normalising
@@ -67,7 +67,7 @@ def calls_of(net: nn.Module, spans: Sequence[Span], images: Tensor, bn_mode: BnM
 
     if isinstance(images, Tensor) and images.ndim == 4:
         images = images.contiguous(memory_format=torch.channels_last)  # convolutions of few channels: 3 times faster
-    with normalising(bn_mode, net), hooked(names, enter, leave), hooked(layers, after=called):
+    with uncompiled(net), normalising(bn_mode, net), hooked(names, enter, leave), hooked(layers, after=called):
         net(images)
     for module, name in names.items():
         if module not in calls:

@@ -31,7 +31,7 @@ from lightning_app.common.isolation import trained_weights, unwrapped
 from lightning_app.common.numbers import plural
 from lightning_app.measures.core.histogram import Histogram
 from lightning_app.measures.core.hooks import check_evaluating, nearly_same, own_copy, shared_copy
-from lightning_app.measures.core.losses import Loss, Pair, counted, cross_entropy, of_batch, rows_of
+from lightning_app.measures.core.losses import Loss, Pair, counted, cross_entropy, rows_of, scalar_loss
 from lightning_app.measures.curvature.hessian import MEMORY, Pairs
 from lightning_app.measures.paths import rules  # noqa: F401, which `unravel` finds by torch function
 from lightning_app.measures.paths.unravel import STARTS, AtRoot, ByLength, Kind, NoPaths, unravel
@@ -216,7 +216,7 @@ def _delta(net: nn.Module, inputs: Tensor | Inputs, labels: Tensor, loss: Loss) 
     outputs = net(inputs)
     if (of := behind_loss(outputs)) is outputs:
         of = outputs = outputs.detach().requires_grad_()
-    return torch.autograd.grad(of_batch(loss(outputs, labels)), of)[0]
+    return torch.autograd.grad(scalar_loss(loss(outputs, labels)), of)[0]
 
 
 @dataclass(frozen=True, eq=False)
