@@ -59,14 +59,14 @@ class ComputationJob(Job):
         """Folder of its evidence."""
         return home_of_pieces(kept, self.paper, self.scale) / self.name
 
-    def found(self, root: Path, kept: Path | None = None) -> "Computed":
+    def found(self, root: Path | None, kept: Path | None = None) -> "Computed":
         """The pieces that were made for this job."""
         files = {piece: self._made(piece, root, kept) for piece in self.computation.pieces}
         there = {piece: read_npz(file) for piece, file in files.items() if file is not None}
         made = {piece: json.loads(str(arrays.pop(MADE))) for piece, arrays in there.items() if MADE in arrays}
         return Computed(self, there, made)
 
-    def state(self, root: Path, kept: Path | None = None) -> str:
+    def state(self, root: Path | None, kept: Path | None = None) -> str:
         pieces = self.computation.pieces
         have, want = sum(self._made(piece, root, kept) is not None for piece in pieces), len(pieces)
         return "finished" if have == want else f"{have} of {want} pieces" if have else "not run"
@@ -90,9 +90,10 @@ class ComputationJob(Job):
                 new = True
         return new
 
-    def _made(self, piece: str, root: Path, kept: Path | None) -> Path | None:
+    def _made(self, piece: str, root: Path | None, kept: Path | None) -> Path | None:
         """The file of a piece that was made for this job; None if there is none."""
-        files = [*([] if kept is None else [self.home(kept) / f"{piece}.npz"]), self.file(piece, root)]
+        files = [] if kept is None else [self.home(kept) / f"{piece}.npz"]
+        files += [] if root is None else [self.file(piece, root)]
         return next((file for file in files if _is_piece(file, self.digest(piece))), None)
 
     def _write(self, piece: str, root: Path, arrays: Arrays, seconds: float) -> None:

@@ -61,7 +61,6 @@ class Reproduction:
             root: folder of all runs; None: only what is kept among the results.
             computed: instead of the computations that there are.
         """
-        root = root or self.out / ".none"  # no run is ever there
         trainings = self.trainings
         runs = {job.name: job.found(root, self.out) for job in trainings}
         if computed is None:

@@ -31,7 +31,7 @@ class Work:
 class Job(ABC):
     """A run or computation at a scale.
 
-    ``root`` is the folder of all runs, ``kept`` that of all results, whose evidence comes first; None: it is not used.
+    ``root`` is the folder of all runs, ``kept`` that of all results, whose evidence comes first; None: no such folder.
     """
 
     paper: str
@@ -48,7 +48,7 @@ class Job(ABC):
         return self.paper if self.scale is PAPER else f"{self.paper}-{self.scale.name}"
 
     @abstractmethod
-    def state(self, root: Path, kept: Path | None = None) -> str:
+    def state(self, root: Path | None, kept: Path | None = None) -> str:
         """How far it is: "finished", "not run", "epoch 12 of 200", "3 of 13 seeds, another at epoch 12 of 200",
         "3 of 12 pieces".
         """

@@ -47,7 +47,7 @@ def make(asked: Reproduction, runs: Path, work: Work | None = None) -> Made:
     stopped: BaseException | None = None
     paper, scale, out = asked.paper, asked.scale, asked.out
     with claimed(out / paper.key, "results", f"results of {paper.key}"):  # what cannot be written is found at once
-        kept = [run.folder.path for job in asked.trainings for run in job.found(out / ".none", out)]
+        kept = [run.folder.path for job in asked.trainings for run in job.found(None, out)]
         if lost := [message for folder in kept for message in damage(folder)]:
             raise UserError(f"evidence of {asked.key} is damaged, and would be judged wrongly: {lost[0]}")
     if work is not None:

@@ -158,10 +158,11 @@ class TrainingJob(Job):
         """The run's configuration, with that of all runs below it."""
         return recipes.recipe(self.paper, self.name)
 
-    def found(self, root: Path, kept: Path | None = None) -> list[Found]:
+    def found(self, root: Path | None, kept: Path | None = None) -> list[Found]:
         """Its runs, those kept as evidence first, each of them oldest first."""
         homes = [] if kept is None else [home_of_runs(kept, self.paper, self.scale)]
-        found = [run for home in [*homes, root / self.group] for run in self._in(home)]
+        homes += [] if root is None else [root / self.group]
+        found = [run for home in homes for run in self._in(home)]
         # A run that went on after it was packed is one run: of its copies one that can go on counts, and of these the furthest.
         furthest = {
             _identity(run.folder): run for run in sorted(found, key=lambda run: (run.state != "lost", run.worth))
@@ -181,12 +182,12 @@ class TrainingJob(Job):
                 resumable = (run.checkpoints / LAST).exists()
                 yield Found(self, run, seeds, run.last_epoch or 0, "interrupted" if resumable else "lost")
 
-    def furthest(self, root: Path, kept: Path | None = None) -> dict[int, Found]:
+    def furthest(self, root: Path | None, kept: Path | None = None) -> dict[int, Found]:
         """Of each seed the run that took it furthest, of those that have ended or can go on."""
         runs = sorted((run for run in self.found(root, kept) if run.state != "lost"), key=lambda run: run.worth)
         return {seed: run for run in runs for seed in run.seeds}
 
-    def state(self, root: Path, kept: Path | None = None) -> str:
+    def state(self, root: Path | None, kept: Path | None = None) -> str:
         """In words: "finished", "1 of 3 seeds, 2 more at epoch 70 of 200", "epoch 12 of 200", "not run"."""
         runs = [run for seed, run in self.furthest(root, kept).items() if seed in self.seeds]
         behind = sorted(run.epoch for run in runs if run.state != "finished")
@@ -267,7 +268,7 @@ class TrainingJob(Job):
 
     def _drop_superseded(self, kept: Path) -> bool:
         """Remove kept runs that did not finish and whose seeds another kept run has taken further."""
-        runs = self.found(kept / ".none", kept)
+        runs = self.found(None, kept)
         further = {run.folder.path: {s for r in runs if r.worth > run.worth for s in r.seeds} for run in runs}
         old = [run for run in runs if run.state != "finished" and set(run.seeds) <= further[run.folder.path]]
         for run in old:

@@ -173,7 +173,7 @@ def _without_record(asked: Reproduction) -> Iterator[Compared]:
     if left:
         yield Compared("record", f"{folder} has {', '.join(left)} and no {RECORD}: restore it, or make it with {again}")
         return
-    states = [job.state(out / ".none", out) for job in asked.jobs]  # no run is ever there
+    states = [job.state(None, out) for job in asked.jobs]
     if states and all(state == "finished" for state in states):
         yield Compared("record", f"evidence is complete, and there is no record: make it with {again}")
     elif alone := sorted(_folders(asked.evidence().record()) - _rested_on(asked)):
