@@ -16,7 +16,7 @@ from callbacks.clock import EpochCallback
 from callbacks.log import LoggingCallback, log_results
 from callbacks.protocol import metrics_of
 from lightning_app.common.isolation import wait_for
-from lightning_app.common.numbers import duration, plural
+from lightning_app.common.numbers import brief, duration, plural
 from lightning_app.runs.members import members_of
 
 PATIENCE = 10.0  # seconds of batches before it is estimated how long all of them take
@@ -266,5 +266,5 @@ def _words(arm: str, seeds: Sequence[Mapping[str, float]]) -> str:
 
     over = {label: spread(values) for label, values in shown.items()}
     return " ".join(
-        [f"{arm} ({len(seeds)} seeds)", *(f"{label} {s.mean:.4g} ± {s.sd:.2g}" for label, s in over.items())]
+        [f"{arm} ({len(seeds)} seeds)", *(f"{label} {brief(s.mean, sd=s.sd)}" for label, s in over.items())]
     )

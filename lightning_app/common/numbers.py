@@ -6,6 +6,7 @@ from collections.abc import Sequence
 MISSING = "–"
 IN_FULL = 1e7  # integers below have all their digits
 MOST = 1e15  # a float of more digits has no units
+ROUNDING = 1e-14  # a standard deviation below this share of its mean is of equal values, whose mean was rounded
 
 
 def number(value: float) -> str:
@@ -27,6 +28,7 @@ def with_sd(mean: float, sd: float) -> str:
     >>> with_sd(0.8, 0.0), with_sd(1234.5, 47.2), with_sd(math.inf, math.nan)
     ('0.8000 ± 0.0', '1234 ± 47', 'inf')
     """
+    sd = _unrounded(mean, sd)
     return f"{number(mean)} ± {f'{sd:#.2g}'.rstrip('.')}" if math.isfinite(sd) else number(mean)
 
 
@@ -38,15 +40,21 @@ def brief(value: float | str | None, digits: int = 4, sd: float | None = None) -
         digits: significant ones.
         sd: standard deviation, shown behind the number.
 
-    >>> brief(0.07227), brief("76 %"), brief(None), brief(25033.2), brief(2.7e-7), brief(4.25e12), brief(0.6, sd=0.1414)
-    ('0.07227', '76 %', '–', '25033', '2.7e-07', '4.25e+12', '0.6 ± 0.14')
+    >>> brief(0.07227), brief("76 %"), brief(None), brief(25033.2), brief(2.7e-7), brief(4.25e12)
+    ('0.07227', '76 %', '–', '25033', '2.7e-07', '4.25e+12')
+    >>> brief(0.6, sd=0.1414), brief(0.1, sd=1.7e-17)
+    ('0.6 ± 0.14', '0.1 ± 0')
     """
     if isinstance(value, str):
         return value
     if value is None or math.isnan(value):
         return MISSING
     text = f"{value:.0f}" if 10**digits <= abs(value) < IN_FULL else f"{value:.{digits}g}"
-    return text if sd is None or math.isnan(sd) else f"{text} ± {sd:.2g}"
+    return text if sd is None or math.isnan(sd) else f"{text} ± {_unrounded(value, sd):.2g}"
+
+
+def _unrounded(mean: float, sd: float) -> float:
+    return 0.0 if sd < ROUNDING * abs(mean) else sd
 
 
 def span(values: Sequence[float], digits: int) -> str:
