@@ -14,7 +14,15 @@ from lightning_app.common.errors import UserError
 from lightning_app.common.isolation import device_of, evaluating, trained_weights, unwrapped, with_float64
 from lightning_app.measures import needs_recalibration, recalibrated
 from lightning_app.measures.core.hooks import own_copy
-from lightning_app.measures.core.losses import Loss, OfMaps, ReturnedLoss, counted, cross_entropy, loss_of_net
+from lightning_app.measures.core.losses import (
+    Loss,
+    OfMaps,
+    ReturnedLoss,
+    counted,
+    cross_entropy,
+    loss_of_net,
+    scalar_loss,
+)
 from lightning_app.measures.curvature.hessian import MEMORY
 
 log = logging.getLogger(__name__)
@@ -131,7 +139,7 @@ class MeasureContext:
         sums, count = {name: torch.zeros_like(weight) for name, weight in weights.items()}, 0
         with evaluating(self.net), torch.enable_grad(), adapted(self.net):
             for inputs, labels in self.batches():
-                loss = self.loss(self.net(inputs), labels)
+                loss = scalar_loss(self.loss(self.net(inputs), labels))
                 found = torch.autograd.grad(loss, [*weights.values()], materialize_grads=True)
                 terms = counted(labels, self.loss)
                 for name, one in zip(weights, found):

@@ -51,7 +51,7 @@ class InterlayerCushion(Measure):
           its ε, for any weights whatever: that mode reproduces the paper's number and compares nothing.
         * ``_hw`` and C H W differ by √C: never compare across them.
         * Probes estimate ‖J‖_F: ``relative_error`` is in ``std``, and a minimum over samples is biased down.
-        * Inputs of 0 and Jacobians of 0 are in no statistic; ``dead`` and ``flat`` count them.
+        * Inputs of 0 and Jacobians of 0 are in no statistic but ``frobenius``; ``dead`` and ``flat`` count them.
         * Nets without blocks have no keys and one warning, unless ``blocks`` names modules; what a forward pass does
           not call once is refused.
         * Before training BatchNorm has mean 0 and variance 1 in "eval".

@@ -11,7 +11,7 @@ import re
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any
 
 import pytorch_lightning as pl
@@ -27,7 +27,7 @@ from callbacks.log import flatten, folders_of, is_number, log_results
 from callbacks.protocol import contexts_of, unlogged
 from lightning_app.common.calls import adapted
 from lightning_app.common.errors import MachineError, UserError, reason
-from lightning_app.common.isolation import attention_written_out, compiled_parts, device_of, evaluating, unrounded
+from lightning_app.common.isolation import attention_written_out, device_of, evaluating, uncompiled, unrounded
 
 log = logging.getLogger(__name__)
 
@@ -221,16 +221,21 @@ class StatefulMeasure(Measure):
 
     def begin_with(self, context: MeasureContext) -> None:
         """`begin`, with the net left as it was."""
-        context.state = self._state
-        with isolated(context.net):
+        with self._or_as_before(), isolated(context.net):
+            context.state = self._state
             self.begin(context)
 
     @override
     def evaluate(self, context: MeasureContext) -> dict[str, Any]:
-        before = self.state_dict()
-        context.state = self._state
-        try:
+        with self._or_as_before():
+            context.state = self._state
             return super().evaluate(context)
+
+    @contextmanager
+    def _or_as_before(self) -> Iterator[None]:
+        before = self.state_dict()
+        try:
+            yield
         except BaseException:
             self._state = before
             raise
@@ -317,7 +322,6 @@ def isolated(net: nn.Module, gradients: bool = False) -> Iterator[None]:
     """
     grads = {parameter: parameter.grad for parameter in net.parameters()}
     autocast = torch.autocast(device_of(net).type, enabled=False)
-    eager = torch.compiler.set_stance("force_eager") if compiled_parts(net) else nullcontext()
     try:
         for parameter in grads:
             parameter.grad = None
@@ -325,7 +329,7 @@ def isolated(net: nn.Module, gradients: bool = False) -> Iterator[None]:
             isolate_rng(include_cuda=False),
             evaluating(net),
             adapted(net),
-            eager,
+            uncompiled(net),
             torch.set_grad_enabled(gradients),
             autocast,
             unrounded(),

@@ -9,6 +9,7 @@ from typing_extensions import override
 from callbacks.context import MeasureContext
 from callbacks.measure import Measure
 from lightning_app.common.errors import UserError, at_least
+from lightning_app.common.numbers import plural
 from lightning_app.measures import (
     STRENGTHS,
     NoiseResponses,
@@ -117,6 +118,12 @@ class NoiseStability(Measure):
         results: dict[str, Any] = {"noise/contraction": contraction(net, context.batches())}
         for scale, responses in injected.items():
             results |= _flatten("noise" if scale == "relative" else f"noise_{scale}", responses)
+            if responses.dead:
+                self.warn_once(
+                    f"NoiseStability: outputs of {plural(responses.dead, 'sample')} of '{context.name}' were 0, to which no "
+                    "change compares: in no response.",
+                    about=f"dead {context.name}",
+                )
         interlayer = minimal_cushions(net, few, self.tangents, self.seed)
         if len(interlayer.minimal) > 1:  # not the output alone: there are blocks
             results["noise/smoothness"] = smoothness(net, few, seed=self.seed)

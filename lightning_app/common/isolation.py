@@ -37,7 +37,7 @@ def compiled_parts(net: nn.Module) -> list[str]:
 
 
 def uncompiled(net: nn.Module) -> AbstractContextManager[None]:
-    """Within it the net and its parts are called as without ``torch.compile``: a graph keeps the hooks of its first pass."""
+    """Within it the net and its parts are called as without ``torch.compile``, whose graph runs the hooks of an earlier pass."""
     compiled = is_compiled(net) or compiled_parts(net)
     return torch.compiler.set_stance("force_eager") if compiled else nullcontext()
 

@@ -95,6 +95,7 @@ class SignalWatch(TorchFunctionMode):
         self.missed = passes
         made_of: list[Any] = [each.parametrizations for each in net.modules() if is_parametrized(each)]
         self._made_of = nn.ModuleList(made_of)
+        self._net = net
         with self._reading():
             self._layers = layers_of(net)
             self._before = [layer.weight.detach().clone() for layer in self._layers]
@@ -255,7 +256,11 @@ class SignalWatch(TorchFunctionMode):
 
     @_guarded
     def _weights(self) -> None:
+        with self._reading():
+            there = {layer.module for layer in layers_of(self._net)}
         for layer, before in zip(self._layers, self._before):
+            if layer.module not in there:  # replaced since
+                continue
             with self._reading():
                 weight, whole = layer.weight.detach(), layer.parameter
             size = self._square(before)

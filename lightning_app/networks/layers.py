@@ -13,6 +13,9 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
+from torch.nn.utils.prune import BasePruningMethod
+from torch.nn.utils.spectral_norm import SpectralNorm
+from torch.nn.utils.weight_norm import WeightNorm
 
 from lightning_app.common.errors import UserError
 from lightning_app.common.isolation import unwrapped
@@ -219,6 +222,7 @@ def layers_of(net: nn.Module) -> tuple[Layer, ...]:
     that several layers share (tied) has one name, its first. Names are those in the net that ``torch.compile`` wraps.
     """
     net = unwrapped(net)
+    _renew_weights(net)
     if (own := said_by(net, "layers", Layer)) is not None:
         return own
     names = {id(parameter): name for name, parameter in net.named_parameters()}
@@ -229,6 +233,19 @@ def layers_of(net: nn.Module) -> tuple[Layer, ...]:
         for each in _found(net)
     ]
     return _numbered(found)
+
+
+def _renew_weights(net: nn.Module) -> None:
+    """Pruned weights, and those of the older `weight_norm` and `spectral_norm`, are attributes that a hook sets before each pass:
+    after a step they are still those before it. Set as the next pass would; without a step of the power iteration.
+    """
+    for module in net.modules():
+        for hook in module._forward_pre_hooks.values():
+            with torch.enable_grad():  # it is the net's own weight, which somebody may use before the next pass
+                if isinstance(hook, (BasePruningMethod, WeightNorm)):
+                    hook(module, ())
+                elif isinstance(hook, SpectralNorm):
+                    setattr(module, hook.name, hook.compute_weight(module, do_power_iteration=False))
 
 
 def said_by(net: nn.Module, method: str, kind: type[T]) -> tuple[T, ...] | None:

@@ -335,10 +335,11 @@ def greedy():
 
 
 WITHOUT_SAMPLES = (callbacks.WeightMass, callbacks.DistanceFromStart, callbacks.BnLambda)
+ALONE = (callbacks.LayerCushion, callbacks.DrivingForce, callbacks.InterlayerCushion)  # one sample at a time will do
 HUNGRY = [(family, 5) for family in MEASURES if family not in WITHOUT_SAMPLES]
 
 
-@pytest.mark.parametrize(("family", "room"), [*HUNGRY, (callbacks.LayerCushion, 1), (callbacks.DrivingForce, 1)])
+@pytest.mark.parametrize(("family", "room"), [*HUNGRY, *((family, 1) for family in ALONE)])
 def test_out_of_memory_a_measure_takes_fewer_samples_at_a_time(greedy, family, room, capsys):
     """The same numbers, whatever fits, with a line on the console."""
     greedy.room = 10**9

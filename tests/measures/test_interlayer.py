@@ -487,5 +487,43 @@ def test_a_block_that_is_given_time_before_samples_is_refused(times):
 
     net = TimeFirst().eval()
     for samples in (1, 2, 3):
-        with pytest.raises(UserError, match=r"a row for each sample, and layers\.0 is given"):
+        with pytest.raises(UserError, match=r"depends on no other sample of the batch\. That of layers\.0 does"):
             interlayer_cushions(net, blocks_of(net), [torch.randn(samples, times, 4)])
+
+
+def test_a_block_that_takes_samples_for_time_is_refused():
+    """As many rows as samples: only what comes out tells."""
+    net = nn.Sequential(nn.Sequential(nn.TransformerEncoderLayer(4, 1, 8, dropout=0.0))).eval()
+    with pytest.raises(UserError, match=r"depends on no other sample of the batch"):
+        interlayer_cushions(net, [span_of(net, "0.0")], [torch.randn(3, 5, 4)])
+
+
+def test_several_rows_a_sample_have_cushions_each():
+    """Frames of a film: the same as films of one frame."""
+
+    class Frames(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layers = nn.Sequential(nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 4)))
+
+        def forward(self, x):
+            return self.layers(x.flatten(0, 1)).unflatten(0, x.shape[:2]).mean(1)
+
+    torch.manual_seed(0)
+    net, x = Frames().double().eval(), torch.randn(3, 5, 4, dtype=torch.float64)
+    span = [span_of(net, "layers.0")]
+    found, alone = (interlayer_cushions(net, span, [each])["layers.0"] for each in (x, x.reshape(15, 1, 4)))
+    assert found.samples.tolist() == pytest.approx(alone.samples.tolist())
+
+
+def test_a_net_for_one_number_of_samples_is_measured():
+    class Fixed(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layers = nn.Sequential(nn.Linear(4, 4))
+
+        def forward(self, x):
+            return self.layers(x.view(3, 4))
+
+    net = Fixed().eval()
+    assert interlayer_cushions(net, [span_of(net, "layers.0")], [torch.randn(3, 4)])["layers.0"].median > 0

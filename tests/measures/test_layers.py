@@ -1,6 +1,7 @@
 """Cushions, noise and signals of every kind of layer, against the explicit matrix of its map."""
 
 import math
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ import torch.nn.functional as F
 import torchvision
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.nn.utils import prune, spectral_norm, weight_norm
 
 from callbacks import HessianSpectrum, MeasureContext
 from lightning_app.common.calls import Inputs, adapted
@@ -272,6 +274,42 @@ def test_signals_of_calls_and_of_parts_of_attention():
     assert found["layer04/gradient"] > 0
     assert found["layer05/activation"] == pytest.approx(rms(net.kept[1]))
     assert found["layer05_3/activation"] == pytest.approx(rms(net.kept[2]))
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm. is deprecated")
+@pytest.mark.parametrize(
+    "computed", [lambda layer: prune.l1_unstructured(layer, "weight", 0.5), weight_norm, spectral_norm]
+)
+def test_a_weight_that_a_hook_computes_is_that_of_the_next_pass(computed):
+    """Between a step and the next pass the attribute is still that of the pass before."""
+    torch.manual_seed(0)
+    net, x = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3)).double(), drawn(4, 6)
+    computed(net[0])
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.5)
+    weights, found, norms = [], [], []
+    for _ in range(2):
+        net.eval()(x)
+        weights.append(net[0].weight.detach().clone())
+        watch = SignalWatch(net.train())
+        optimizer.zero_grad()
+        F.cross_entropy(net(x), torch.arange(4) % 3).backward()
+        optimizer.step()
+        found.append(profile(watch.stop())["layer01/update"])
+        norms.append(weight_mass(layers_of(net))["layer01"].norm)
+    net.eval()(x)
+    weights.append(net[0].weight.detach())
+    assert norms == pytest.approx([weight.norm().item() for weight in weights[1:]])
+    if computed is not spectral_norm:  # a pass in training mode is a step of its power iteration too
+        assert found == pytest.approx([((b - a).norm() / a.norm()).item() for a, b in pairwise(weights)])
+
+
+def test_a_layer_that_was_replaced_has_no_update():
+    net = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3))
+    watch = SignalWatch(net)
+    net[2] = nn.Linear(8, 5)
+    net(torch.ones(4, 6)).sum().backward()
+    found = profile(watch.stop())
+    assert "layer01/update" in found and not any(key.startswith("layer02") for key in found)
 
 
 def rms(x: Tensor) -> float:

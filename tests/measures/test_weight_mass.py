@@ -81,6 +81,12 @@ def test_a_small_spread_around_a_large_mean_survives():
     assert found.std == pytest.approx(1e-3, rel=1e-6)
 
 
+def test_how_many_are_large_is_not_known_where_one_is_nan():
+    found = one(torch.tensor([[0.8, math.nan], [0.1, -0.9]], dtype=torch.float64)[..., None, None])
+    assert all(math.isnan(each) for each in (found.large, found.above_07, found.above_07_signed, found.all, found.norm))
+    assert found.count == 4
+
+
 def test_a_net_without_convolutions_totals_its_linear_layers():
     found = weight_mass(layers_of(nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))))
     assert found[""].count == 20

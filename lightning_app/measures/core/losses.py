@@ -7,7 +7,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lightning_app.common.calls import IGNORED, behind_loss, call, form_of, joined, outputs_of, returned_loss, takes
+from lightning_app.common.calls import (
+    IGNORED,
+    behind_loss,
+    call,
+    described,
+    form_of,
+    joined,
+    outputs_of,
+    returned_loss,
+    takes,
+)
 from lightning_app.common.errors import UserError
 from lightning_app.common.isolation import unwrapped
 from lightning_app.measures.core.hooks import call_with, hooked
@@ -124,14 +134,14 @@ class ReturnedLoss:
         self.shift = int((seen == F.pad(counts[:, 1:], (0, 1))).sum() > (seen == counts).sum())
 
 
-def scalar_loss(value: Tensor) -> Tensor:
-    """What a loss returned, if it is one number for the batch. UserError: if not."""
-    if value.numel() != 1:
+def scalar_loss(value: Any) -> Tensor:
+    """What a loss returned, (), if it is a tensor of one number for the batch. UserError: if not."""
+    if not isinstance(value, Tensor) or value.numel() != 1:
         raise UserError(
-            f"expected a loss that is one number for a batch, its mean over samples, got the shape {tuple(value.shape)}: take "
-            "the mean, as by reduction='mean'."
+            f"expected a loss that is one number for a batch, its mean over samples, got {described(value)}: return the mean, as "
+            "by reduction='mean', as a tensor."
         )
-    return value
+    return value.reshape(())
 
 
 def counted(labels: Tensor, loss: Loss) -> int:
@@ -150,7 +160,8 @@ def counts_of(labels: Tensor, loss: Loss) -> Tensor:
 
 def terms_of(labels: Tensor, loss: Loss) -> Tensor:
     """The same of each sample, (B,) int64."""
-    return _counting(labels, loss).reshape(len(labels), -1).sum(1)
+    counting = _counting(labels, loss)
+    return counting.flatten(1).sum(1) if counting.ndim > 1 else counting.long()
 
 
 def _counting(labels: Tensor, loss: Loss) -> Tensor:
@@ -175,10 +186,10 @@ def no_mean(of: Callable[[Any, Tensor], Tensor], pieces: Sequence[Pair], loss: L
     (6.0, 3.0)
     """
     inputs, labels = spread(pieces)
-    together = scalar_loss(of(inputs, labels).double())
+    together = scalar_loss(of(inputs, labels)).double()
     ones = [*zip(inputs.split(1), labels.split(1))]
     terms = torch.stack([counts_of(label, loss) for _, label in ones])
-    losses = torch.stack([of(*one).double() for one in ones])
+    losses = torch.stack([scalar_loss(of(*one)).double() for one in ones])
     mean = losses.where(terms > 0, 0) @ terms.double() / terms.sum()
     same = bool(mean.isnan()) or bool(torch.isclose(together, mean, rtol=1e-3, atol=1e-6))
     return None if same else (float(together), float(mean))

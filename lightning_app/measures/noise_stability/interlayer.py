@@ -56,12 +56,12 @@ class InterlayerStatistics:
     mean_hw: float  # over samples, n = H W
     std_hw: float  # over samples, unbiased, n = H W
     minimum_hw: float  # over samples, n = H W
-    frobenius: float  # mean ||J||_F
+    frobenius: float  # mean ||J||_F of all samples, dead and flat ones too
     gain: float  # mean ||J x|| / ||x||
     relative_error: float  # standard error of ||J||_F relative to it, rms over samples; 0: exact, NaN: one probe
     probes: int  # random vectors per sample; 0: ||J||_F is exact
-    dead: int  # samples with x = 0; they are in no statistic
-    flat: int  # samples with x != 0 and J = 0; they are in no statistic
+    dead: int  # samples with x = 0; they are in no other statistic
+    flat: int  # samples with x != 0 and J = 0; they are in no other statistic
     histogram: Histogram  # of samples
     samples: Tensor  # (n,) float32, mu with n = C H W, NaN where dead or flat, in the order of the data
     norms: Tensor  # (n,) float32, ||J||_F
@@ -103,9 +103,9 @@ def interlayer_cushions(
     comes from Euler's identity or from differentiation in float64.
 
     Raises:
-        UserError: for a net in training mode; a span that a forward pass does not call once, or with other rows than samples;
-            "eval" and BatchNorm without running statistics; "batch1" and a span without BatchNorm; a block that is not what it
-            says it is made of.
+        UserError: for a net in training mode; a span that a forward pass does not call once, or that mixes samples; "eval" and
+            BatchNorm without running statistics; "batch1" and a span without BatchNorm; a block that is not what it says it is
+            made of.
     """
     net = unwrapped(net)
     check_interlayer(net, spans, bn_mode, probes)

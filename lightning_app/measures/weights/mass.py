@@ -33,7 +33,10 @@ EDGES = torch.linspace(-2, 2, 513, dtype=torch.float64)
 
 @dataclass(frozen=True, eq=False)
 class WeightStatistics:
-    """Statistics of one set of weights; masses are L1 norms. Zero for an empty set, where they are sums, else NaN."""
+    """Statistics of one set of weights; masses are L1 norms. Zero for an empty set, where they are sums, else NaN.
+
+    One NaN among the weights makes NaN of everything but the counts, the histograms, and the mass of ID entries that are finite.
+    """
 
     count: int  # number of weights
     id_count: int  # ID entries among them
@@ -43,8 +46,8 @@ class WeightStatistics:
     large: float  # mass of those with |w| >= 0.25
     id_entries: float  # mass of the ID entries, whatever their size
     id_over_large: float  # id_entries / large: the paper's 76 % (t_200) and 10.29 % (p_200); may exceed 1
-    above_07: int  # how many |w| > 0.7
-    above_07_signed: int  # how many w > 0.7: the paper's text leaves open which of the two it counts
+    above_07: float  # how many |w| > 0.7
+    above_07_signed: float  # how many w > 0.7: the paper's text leaves open which of the two it counts
     norm: float  # 2-norm; std^2 + mean^2 = norm^2 / count
     histogram: Histogram  # all weights
     histogram_id: Histogram  # ID entries only
@@ -86,7 +89,8 @@ def _statistics(weight: Tensor, mask: Tensor) -> WeightStatistics:
     (0.5, 4.0, 4.0, 3.75, 0.9375, 2, 1)
     """
     size = weight.abs()
-    large, id_entries = float(size[size >= LARGE].sum()), float(size[mask].sum())
+    known = not weight.isnan().any()  # else how many are large is not
+    large, id_entries = float(size[size >= LARGE].sum()) if known else math.nan, float(size[mask].sum())
     return WeightStatistics(
         count=weight.numel(),
         id_count=int(mask.sum()),
@@ -96,8 +100,8 @@ def _statistics(weight: Tensor, mask: Tensor) -> WeightStatistics:
         large=large,
         id_entries=id_entries,
         id_over_large=_ratio(id_entries, large),
-        above_07=int((size > HIGH).sum()),
-        above_07_signed=int((weight > HIGH).sum()),
+        above_07=int((size > HIGH).sum()) if known else math.nan,
+        above_07_signed=int((weight > HIGH).sum()) if known else math.nan,
         norm=float(weight.norm()),
         histogram=histogram(weight, EDGES),
         histogram_id=histogram(weight[mask], EDGES),
