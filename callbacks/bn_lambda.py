@@ -50,7 +50,7 @@ class BnLambda(StatefulMeasure):
         | ``weight_norm[_<norm>]/layer07/absorbed`` | 1 | with the normalisation after it absorbed, where possible |
         | ``weight_norm[_<norm>]/own`` | 1 | mean over convolutions; over all layers where most are not convolutions |
         | ``weight_norm[_<norm>]/absorbed`` | 1 | the same mean, of absorbed norms |
-        | ``weight_norm[_<norm>]/total`` | 1 | of all layers' weights together, a shared one once |
+        | ``weight_norm[_<norm>]/total`` | 1 | of convolutions, linear maps, embeddings, attention together, a shared one once |
         | ``cost/bn_lambda[_<norm>]`` | s | what measuring all nets took |
 
         "layer07" is the layer that ran last before the normalisation; a second one after it is "layer07_2", one before

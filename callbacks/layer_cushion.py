@@ -91,11 +91,12 @@ class LayerCushion(Measure):
         super().observe(trainer, pl_module, epoch)
         if self._surveyed and not self._layers_written:  # on rank zero, which measures
             self._describe(trainer)
-            self.write_notes(trainer)
 
     @override
     def measure(self, context: MeasureContext) -> Mapping[str, Any]:
         surveyed = self._surveyed[context.name] = survey(context.net, context.example())
+        for message in _without(surveyed):
+            self.warn_once(message)
         layers = measurable(surveyed)
         probe = probe_forward(context.net, layers, context.batches(), self.compile, context.loss)
         by_layer = {f"cushion/{name}": cushion for name, cushion in cushions(layers, probe.layers).items()}
@@ -112,8 +113,6 @@ class LayerCushion(Measure):
         ]
         for folder in folders_of(trainer):
             folder.save_layers(rows)
-        for message in dict.fromkeys(text for found in self._surveyed.values() for text in _without(found)):
-            self.warn_once(message)
         self._layers_written = True
 
 

@@ -50,8 +50,8 @@ def measure(
         labels: (n, ...), classes, or what the loss takes.
         measures: callbacks, such as ``[LayerCushion()]``; one that cannot measure this net raises its error, and one that finds
             nothing to measure in it says so in a warning. One that compares (``DistanceFromStart()``) compares with the net as
-            it was when first given to the same object. None: those of ``configs/measure.yaml``, without those that cannot,
-            which a warning names.
+            it was when given to the same object first, or first after another net. None: those of ``configs/measure.yaml``,
+            without those that cannot, which a warning names.
         loss: as of `MeasureContext`.
 
     Raises:
@@ -75,6 +75,8 @@ def measure(
                 raise
             log.warning(f"{type(one).__name__} cannot measure this net: {reason(error)}")
         else:
+            if not found:
+                log.warning(f"{type(one).__name__} found nothing to measure in this {type(unwrapped(net)).__name__}.")
             numbers |= {key: float(value) for key, value in flatten(found) if is_number(value)}
     return numbers
 

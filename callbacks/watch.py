@@ -4,6 +4,7 @@ import copy
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from itertools import product
 from pathlib import Path
 from types import SimpleNamespace, TracebackType
 from typing import Any, Self
@@ -14,18 +15,19 @@ import torch.distributed as dist
 from pytorch_lightning.loggers import Logger
 from pytorch_lightning.utilities import rank_zero_only
 from pytorch_lightning.utilities.seed import isolate_rng
-from torch import nn
+from torch import Tensor, nn
 
 from callbacks.clock import Steps, epochs_done
 from callbacks.log import log_results
 from callbacks.measure import Measure, StatefulMeasure
 from callbacks.notebook import checked, shipped
 from lightning_app.common.calls import described
+from lightning_app.common.calls import pair_of as pair
 from lightning_app.common.errors import UserError, reason
 from lightning_app.common.isolation import device_of, unwrapped
 from lightning_app.measures.core.losses import Loss, cross_entropy
 from lightning_app.runs.lock import take
-from lightning_app.runs.loggers import RunLogger
+from lightning_app.runs.loggers import RunLogger, best_effort
 from lightning_app.runs.members import members_of
 
 __all__ = ["Watch"]
@@ -59,7 +61,8 @@ class Watch:
         net: the network, or several by name: ``{"plain": ..., "residual": ...}``.
         probe: batches of fixed samples, pairs (inputs, labels) or dicts with ``labels``, as the net takes them; read once. With
             ``pair_of`` any others.
-        optimizer: whose steps count. Without one, call ``step()`` on what the ``with`` statement gives after each step.
+        optimizer: whose steps count, and right after which nets are measured. Without one, call ``step()`` on what the ``with``
+            statement gives after each step; for a running average of weights, after its update.
         every: so many steps, or "powers_of_2" for 1, 2, 4, 8, ...
         folder: of the run, a new one unless ``steps_done``.
         measures: callbacks such as ``LayerCushion()``; one with an ``every_n_steps`` of its own keeps it. Copies are used, so
@@ -102,11 +105,15 @@ class Watch:
             batches = [batch if pair_of is None else pair_of(batch) for batch in probe]
         if not batches:
             raise UserError("a probe needs at least one batch of samples, got none.")
+        for each, batch in product(nets.values(), batches):
+            pair(batch, each)  # refuses what is none
         self.measures = [_own(one, every) for one in checked(shipped() if measures is None else measures)]
         self._optimizer: Any = _innermost(optimizer)
         _check_optimizer(self._optimizer, nets)
         self._module = SimpleNamespace(members=[*nets.items()], loss=loss, device=device_of(*nets.values()))
         members_of(self._module)  # type: ignore[arg-type]  # refuses names that cannot be parts of keys
+        if Path(folder).exists() and not Path(folder).is_dir():
+            raise UserError(f"a watch needs a folder for its run, and {folder} is a file: name another.")
         self._logger = RunLogger(folder, claimed=True)
         if _rank() == 0 and not steps_done and self._logger.folder.has_log:  # which the first process may have begun
             raise UserError(
@@ -129,9 +136,10 @@ class Watch:
     def log(self, numbers: Mapping[str, float], net: str | None = None) -> None:
         """Log numbers of your own, such as ``{"test/error": 0.1}``: of the net of that name, or of the only one.
 
+        What is no number, and numbers of a ``net`` that is not watched, are left out with a warning.
+
         Raises:
-            UserError: outside the ``with`` block, whose end closes the run. Numbers of a ``net`` that is not watched are left out
-                with a warning.
+            UserError: outside the ``with`` block, whose end closes the run.
         """
         self._check_within("log")
         self._guarded(lambda: self._log(net, numbers))
@@ -144,7 +152,7 @@ class Watch:
                 f"log() expects as net the name of a watched one ({', '.join(members)}), got {net!r}: left out."
             )
             return
-        log_results(self._loop, epochs_done(self._loop), "learning", {name: dict(numbers)}, by_steps=True)
+        log_results(self._loop, epochs_done(self._loop), "learning", {name: _numbers(numbers)}, by_steps=True)
 
     def step(self) -> None:
         """One optimizer step was made. Called for you where ``optimizer`` is given.
@@ -275,7 +283,8 @@ class Watch:
             one.on_train_end(*self._whose)
         self._logger.folder.finish(int(epochs_done(self._loop)))
         for logger in self._loop.loggers:
-            logger.finalize("success")
+            with best_effort(logger):
+                logger.finalize("success")
 
     def _each(self, hook: Hook) -> None:
         for one in self.measures:
@@ -392,15 +401,30 @@ def _check_steps(steps_per_epoch: int, steps_done: int, total_steps: int | None)
 
 def _check_optimizer(optimizer: Any, nets: Mapping[str, nn.Module]) -> None:
     """Only a warning for other weights: one that trains parts, or copies of what it was given, may hold other tensors."""
-    if optimizer is not None and not hasattr(optimizer, "register_step_post_hook"):
+    if isinstance(optimizer, type) or (optimizer is not None and not hasattr(optimizer, "register_step_post_hook")):
+        what = f"the class {optimizer.__name__}" if isinstance(optimizer, type) else described(optimizer)
         raise UserError(
-            f"expected a torch.optim.Optimizer, whose steps are counted, got {described(optimizer)}: leave it out, and call "
-            "step() after each step."
+            f"expected a torch.optim.Optimizer, whose steps are counted, got {what}: leave it out, and call step() after each "
+            "step."
         )
     groups = getattr(optimizer, "param_groups", ())
     trained = {id(weight) for group in groups for weight in group["params"]}
     if trained and not any(id(weight) in trained for net in nets.values() for weight in net.parameters()):
         log.warning("the optimizer has none of the watched weights: its steps are counted, is it that of another net?")
+
+
+def _numbers(given: Any) -> dict[str, Any]:
+    """What can be logged of what a loop wants logged; the rest is left out with a warning."""
+    if not isinstance(given, Mapping):
+        log.warning(f"log() expects numbers by name, such as {{'test/error': 0.1}}, got {described(given)}: left out.")
+        return {}
+    kept = {}
+    for name, value in given.items():
+        try:
+            kept[str(name)] = value if isinstance(value, Tensor) and value.ndim else float(value)
+        except (TypeError, ValueError):
+            log.warning(f"log() expects a number for '{name}', got {described(value)}: left out.")
+    return kept
 
 
 def _own(measure: Measure, every: Steps) -> Measure:

@@ -181,6 +181,16 @@ def test_a_loss_of_single_samples_is_refused(one):
     loss = nn.CrossEntropyLoss(reduction="none")
     with pytest.raises(skipscope.UserError, match="expected a loss that is one number for a batch"):
         skipscope.measure(small_net(), *samples(), one(), loss)
+    with pytest.raises(skipscope.UserError, match="got a tuple of 2: return the mean"):
+        skipscope.measure(small_net(), *samples(), one(), lambda out, y: (nn.functional.cross_entropy(out, y), out))
+
+
+@pytest.mark.parametrize("one", [HessianSpectrum(samples=8), DrivingForce()])
+def test_a_loss_of_shape_1_is_one_number(one):
+    net, given = small_net(), samples(8)
+    whole = skipscope.measure(net, *given, one)
+    found = skipscope.measure(net, *given, one, lambda out, y: nn.functional.cross_entropy(out, y).reshape(1))
+    assert {key: each for key, each in found.items() if key in whole} == pytest.approx(whole, nan_ok=True)
 
 
 def test_a_distance_is_from_the_net_as_it_was_when_first_given():

@@ -133,7 +133,7 @@ def _run(argv: list[str], answer: dict[str, Any]) -> int:
             raise
         if not isinstance(error, MachineError):
             return _fail(str(error), 2)
-        return _fail(f"{error}{' Training goes on with --ckpt_path last.' * (argv[0] == 'fit')}", LOST)
+        return _fail(f"{error}{' Then resume with --ckpt_path last.' if argv[0] == 'fit' else ''}", LOST)
     except RuntimeError as error:
         if os.environ.get("SKIPSCOPE_TRACEBACK"):
             raise
@@ -146,7 +146,10 @@ def _run(argv: list[str], answer: dict[str, Any]) -> int:
     except (KeyboardInterrupt, SystemExit) as stop:  # Lightning turns the first into the second
         if not isinstance(stop, KeyboardInterrupt) and not isinstance(stop.__context__, KeyboardInterrupt):
             raise
-        print("interrupted: resume from the last finished epoch with --ckpt_path last", file=sys.stderr)
+        print(
+            "interrupted: --ckpt_path last resumes after the last epoch that was saved, if there is one",
+            file=sys.stderr,
+        )
         return INTERRUPTED
     return 0
 

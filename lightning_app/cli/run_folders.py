@@ -213,7 +213,7 @@ def _changes(folder: RunFolder, text: str) -> str:
 def _write_config(target: Path, text: str) -> None:
     """config.yaml; the one of an earlier part of a resumed run stays beside it when it differs."""
     if target.exists():
-        lines = read_bytes(target).decode(errors="replace").splitlines(keepends=True)
+        lines = read_bytes(target).decode(errors="replace").replace("\r\n", "\n").splitlines(keepends=True)
         earlier = "".join(line for line in lines if not line.startswith("#"))
         if earlier != text:
             number = len(list(target.parent.glob(EARLIER_CONFIG.format("*")))) + 1

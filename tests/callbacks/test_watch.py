@@ -322,6 +322,19 @@ def test_numbers_of_no_watched_net_are_left_out_with_a_warning(tmp_path, caplog)
     assert set(log[log["name"] == "weight_mass/all"]["step"]) == {0, 1, 2}
 
 
+def test_what_is_no_number_is_left_out_with_a_warning(tmp_path, caplog):
+    with skipscope.watch(small_net(), probe(), folder=tmp_path, every=1, measures=[WeightMass()]) as scope:
+        scope.step()
+        scope.log({"my/word": "x", "my/none": None, "my/number": torch.tensor(3.0)})
+        scope.log(3)
+        scope.step()
+    assert "log() expects a number for 'my/word', got a str: left out" in caplog.text
+    assert "for 'my/none', got a NoneType" in caplog.text and "numbers by name" in caplog.text
+    log = skipscope.open_run(tmp_path).log()
+    assert log[log["name"].str.startswith("my/")]["value"].tolist() == [3.0]
+    assert set(log[log["name"] == "weight_mass/all"]["step"]) == {0, 1, 2}
+
+
 def test_a_measure_that_fails_costs_its_own_numbers(tmp_path, bare):
     net = watched(tmp_path / "run", measures=[Scalar("odd", broken), WeightMass()])
     assert same_weights(net, bare)
@@ -614,7 +627,10 @@ def test_what_is_kept_does_not_grow_with_the_steps(tmp_path):
         ({"net": {}}, "expected a net to watch, a torch.nn.Module, or several by name"),
         ({"net": None}, "got a NoneType"),
         ({"optimizer": "sgd"}, "expected a torch.optim.Optimizer, whose steps are counted, got a str"),
+        ({"optimizer": torch.optim.SGD}, "got the class SGD: leave it out, and call step()"),
         ({"probe": []}, "a probe needs at least one batch"),
+        ({"probe": probe()[0]}, "got a tensor (4, 1, 6, 6): give"),
+        ({"folder": __file__}, "test_watch.py is a file: name another"),
     ],
 )
 def test_mistakes_are_said_before_training(tmp_path, options, said):

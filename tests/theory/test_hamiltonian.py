@@ -1,5 +1,6 @@
 """The sampled spherical mixture: derivatives by autograd, all critical points by Morse, eigenvectors and Kac-Rice."""
 
+from contextlib import nullcontext
 from functools import cache
 from itertools import product
 
@@ -196,3 +197,9 @@ def test_too_much_of_length_1_is_refused():
         expected_counts(torch.tensor([1.0, 0.05]), r, goe_spectra(4, 10, torch.Generator()))
     with pytest.raises(ValueError, match="length 1 alone"):
         expected_total(torch.tensor([1.0, 0.0]), r, 4)
+    with pytest.raises(ValueError, match="length 1 alone"):
+        expected_total(torch.tensor([1e8, 1.0]), r, 4)
+    assert expected_total(torch.tensor([1e4, 1.0]), torch.tensor([1, 3]), 4) == pytest.approx(2, abs=1e-6)
+    for square, taken in ((0.24, False), (0.26, True)):  # nu'' = 2 s, nu' = 1 + 2 s: the border is s = 1/4
+        with nullcontext() if taken else pytest.raises(ValueError, match="cannot be sampled"):
+            expected_counts(torch.tensor([1.0, square**0.5]), r, goe_spectra(4, 10, torch.Generator()))

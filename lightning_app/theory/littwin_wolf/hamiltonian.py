@@ -99,6 +99,7 @@ LONGEST_STEP = 0.5  # of Newton's method, as an angle: far from a zero its steps
 STEPS = 20
 AT_ZERO = 1e-10  # norm of the gradient of what counts as converged; it is of the order of 1 elsewhere
 APART = 1e-5  # least distance of two critical points
+LINEAR = 1e-9  # 1 + y below which a mixture is a linear function, up to rounding
 SEEN = 5  # how often each must have been found for the search to end
 
 
@@ -199,7 +200,7 @@ def expected_counts(eps: Tensor, lengths: Tensor, spectra: Tensor) -> ExpectedCo
     tensor([2., 2., 2.], dtype=torch.float64)
 
     Raises:
-        ValueError: where length 1 outweighs the others so far (nu'' <= nu' / 3) that the samples have no finite variance.
+        ValueError: where length 1 outweighs the others so much (nu'' <= nu' / 3) that the samples have no finite variance.
     """
     factor, y = _factor(eps, lengths, spectra.shape[1])
     if y <= -0.5:
@@ -218,11 +219,12 @@ def expected_total(eps: Tensor, lengths: Tensor, Lambda: int) -> float:
     8.0
 
     Raises:
-        ValueError: for length 1 alone, a linear function, whose two critical points on the sphere this formula does not give.
+        ValueError: for length 1 alone, a linear function, whose two critical points on the sphere this formula does not give;
+            up to rounding.
     """
     factor, y = _factor(eps, lengths, Lambda)
-    if y == -1:
-        raise ValueError("expected a length above 1 with a weight other than 0, got length 1 alone.")
+    if 1 + y < LINEAR:
+        raise ValueError("expected a length above 1 with a weight other than 0, got length 1 alone, up to rounding.")
     # The integrand falls like exp(-(1 + min(y, 0)) u^2 / 4).
     reach = (13 + 2 * Lambda**0.5) / min(1.0, (1 + float(y)) ** 0.5)
     u = torch.linspace(-reach, reach, 20_001, dtype=torch.float64)

@@ -150,7 +150,7 @@ def log_mass_outside(p: int, beta: Beta, first: int, last: int) -> float:
     Divided by p it tends to ``-min(rate(beta, first / p), rate(beta, last / p))``, however small it is.
     """
     logs = 2 * log_weights(p, beta)
-    outside = torch.cat([logs[: max(first, 1) - 1], logs[last:]])
+    outside = torch.cat([logs[: max(first, 1) - 1], logs[max(last, 0) :]])
     return min(float(outside.logsumexp(0)), 0.0) if len(outside) else -math.inf
 
 
