@@ -16,6 +16,7 @@ from lightning_app.plots.style import Style
 
 SEEDS_FOR_A_BAND = 3
 TICKS = 6  # intervals between them, at most: panels are small
+SHORT = "{x:g}"  # a tick with its own power of ten: one for the axis would lie on the title
 MARKS = 8  # markers along a curve: enough to tell curves apart, few enough to see them
 
 
@@ -115,6 +116,12 @@ def rescale(axis: Axis, log: bool) -> None:
     if not log:
         if isinstance(locator := axis.get_major_locator(), ticker.AutoLocator):
             locator.set_params(nbins=TICKS)
+        if isinstance(formatter := axis.get_major_formatter(), ticker.ScalarFormatter):
+            formatter.set_useOffset(False)
+            formatter.set_powerlimits((-4, 6))
+            largest = max(abs(low), abs(high))
+            if np.isfinite(largest) and largest and not 1e-4 <= largest < 1e6:
+                axis.set_major_formatter(ticker.StrMethodFormatter(SHORT))
         return
     set_scale = axis.axes.set_xscale if isinstance(axis, XAxis) else axis.axes.set_yscale
     set_scale("log", nonpositive="mask")
@@ -126,7 +133,7 @@ def rescale(axis: Axis, log: bool) -> None:
 
 def _set_ticks(axis: Axis, locator: ticker.Locator) -> None:
     axis.set_major_locator(locator)
-    axis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.set_major_formatter(ticker.StrMethodFormatter(SHORT))
     axis.set_minor_locator(ticker.NullLocator())
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from lightning_app.plots.drawing import symmetric_log, with_zero
+from lightning_app.plots.drawing import rescale, symmetric_log, with_zero
 
 
 def drawn(values):
@@ -31,6 +31,19 @@ def test_over_decades_all_is_within_and_ticks_stand_apart(values):
     assert 2 <= len(seen) <= 9
     apart = np.diff(axes.yaxis.get_transform().transform(seen))
     assert apart.min() > 0.5 * apart.max()
+
+
+@pytest.mark.parametrize("values", [[0, 2e13], [3e-9, 7e-9], [0.30001, 0.30002], [0, 250_000], [-0.5, 0.5]])
+def test_a_linear_axis_has_its_power_of_ten_at_each_tick(values):
+    """One for the whole axis would stand above it, on the title."""
+    figure = Figure()
+    axes = figure.add_subplot()
+    axes.plot(values)
+    rescale(axes.yaxis, log=False)
+    figure.draw_without_rendering()
+    assert axes.yaxis.get_offset_text().get_text() == ""
+    labels = [tick.get_text() for tick in axes.get_yticklabels()]
+    assert len({*labels}) == len(labels) and max(map(len, labels)) <= 8
 
 
 def test_zero_is_on_the_axis_and_rounding_errors_of_it_too():

@@ -17,7 +17,7 @@ from lightning_app.report.interactive import script
 from lightning_app.report.page import title_of
 from lightning_app.report.page_data import gather
 from lightning_app.report.pairs import pairs
-from lightning_app.report.sections import first, headline, learning, weights
+from lightning_app.report.sections import first, headline, learning, outcome, weights
 from lightning_app.runs import Row, RunFolder
 from tests.report.conftest import bare_run, only
 from tests.silence import SILENT
@@ -351,6 +351,33 @@ def test_a_run_that_diverged_before_it_could_log_it_is_said_to(tmp_path):
     run.append([Row("plain", 5, 5, "train/risk", 1.0)])  # it was resumed, and trained on
     assert "not marked as finished: lost" in first.section(gather([run]), ()).lead
     assert not headline.section(gather([run])).notices
+
+
+def test_where_no_test_data_were_measured_validation_counts(tmp_path):
+    run = RunFolder(tmp_path / "own")
+    numbers = {"train/error": 0.125, "val/error": 0.375, "val/risk": 1.5}
+    run.append([Row("net", 1, 10, name, each) for name, each in numbers.items()])
+    page = Page(only(headline, run))
+    ends = dict(zip((text for text, _ in page.row("net")), (text for text, _ in page.row("net", 1))))
+    assert ends["validation error E"] == "0.3750" and ends["gap: validation − train error"] == "0.2500"
+    assert "of validation samples" in page.text
+    assert "Last validation error: net 0.375." in outcome.outcome(gather([run]))
+
+
+def test_a_watched_net_that_is_not_finite_has_diverged(tmp_path):
+    run = RunFolder(tmp_path / "watched")
+    run.append([Row("net", 0.5, 5, "probe/risk", math.nan)])
+    assert gather([run]).nets[0].diverged == 1
+
+
+def test_curves_of_t_are_drawn_where_it_is_not_w(tmp_path):
+    run = RunFolder(tmp_path / "plain")
+    for epoch in (0, 1):
+        for name in ("weight_mass/all", "weight_mass_transferred/all"):
+            run.append([Row("net", epoch, epoch, name, 3.0)])
+    assert "curve-weight_mass-all" in (text := only(weights, run)) and "curve-weight_mass_transferred-all" not in text
+    run.append([Row("net", 2, 2, "weight_mass/all", 3.0), Row("net", 2, 2, "weight_mass_transferred/all", 4.0)])
+    assert "curve-weight_mass_transferred-all" in only(weights, run)
 
 
 def test_a_share_of_no_large_weights_is_none(tmp_path):

@@ -5,26 +5,25 @@ from collections.abc import Iterable, Sequence
 
 from lightning_app.common.seeds import consecutive
 from lightning_app.report.blocks import Cell, Section, Table, mean_cell
-from lightning_app.report.page_data import Net, PageData, loss_of
+from lightning_app.report.page_data import Net, PageData, held_out, loss_of
 from lightning_app.runs.reader import Final
 
 TITLE = "Where each net ended"
 FAILED = "failed/"  # and the family of a measure: 1 at epochs at which it failed
 
-COLUMNS = {
+COLUMNS = {  # with the data that nets are not trained on
     "train risk L": "train/risk",
     "cost C": "train/cost",
     "cost C, paper's convention": "train/cost_paper",
     "train error": "train/error",
-    "test error E": "test/error",
-    "test risk": "test/risk",
+    "{unseen} error E": "{unseen}/error",
+    "{unseen} risk": "{unseen}/risk",
 }
-ERRORS = ("train error", "test error E")  # columns that are not measured as the loss is
-GAP = "gap: test − train error"
+GAP = "gap: {unseen} − train error"
 CAPTION = (
     "Values after the final epoch, whichever epoch was best. L: mean {loss} over the training samples. C: L plus the "
     "weight penalty as trained; the tables of Yu & Tomasi (2019) count it as (λ/2)‖w‖²/B, B the batch size. "
-    "E: share of test samples classified wrongly. A dash: not measured. A small epoch number: not measured later than that. "
+    "E: share of {unseen} samples classified wrongly. A dash: not measured. A small epoch number: not measured later than that. "
     "All digits of a number: hold the pointer on it, or write the tables as files (report --export csv)."
 )
 
@@ -36,10 +35,12 @@ def section(page: PageData) -> Section:
     lost = [(net.label, net.diverged) for net in page.nets if net.diverged is not None]
     notes = [f"{label} diverged: its numbers are not finite from epoch {since} on." for label, since in lost]
     notes += [f"{net.label}: {failure}" for net in page.nets for failure in failures(net)]
-    rows = [_row(label, nets) for label, nets in page.with_means()]
-    loss = loss_of(page.nets)
-    heads = [head if head in ERRORS else loss.measured(head) for head in COLUMNS]
-    table = Table(CAPTION.format(loss=loss.name), ["net", "epochs", *heads, GAP], rows)
+    loss, (unseen, name) = loss_of(page.nets), held_out(page.nets)
+    rows = [_row(label, nets, unseen) for label, nets in page.with_means()]
+    heads = [head.format(unseen=name) for head in COLUMNS]
+    heads = [head if " error" in head else loss.measured(head) for head in heads]
+    caption = CAPTION.format(loss=loss.name, unseen=name)
+    table = Table(caption, ["net", "epochs", *heads, GAP.format(unseen=name)], rows)
     return Section("headline", TITLE, blocks=[table], notices=notes, families=("failed",), short="Ends")
 
 
@@ -62,20 +63,20 @@ def spell_epochs(epochs: Iterable[float]) -> str:
     return ", ".join(str(first) if first == last else f"{first} to {last}" for first, last in rows)
 
 
-def _row(label: str, nets: Sequence[Net]) -> list[Cell]:
+def _row(label: str, nets: Sequence[Net], unseen: str) -> list[Cell]:
     epochs = sorted({net.epoch for net in nets})
     span = str(epochs[0]) if len(epochs) == 1 else f"{epochs[0]} to {epochs[-1]}"
     cells = []
-    for finals in zip(*map(_finals, nets), strict=True):
+    for finals in zip(*(_finals(net, unseen) for net in nets), strict=True):
         earlier = len(nets) == 1 and finals[0] is not None and finals[0].epoch < nets[0].epoch
         values = [None if last is None else last.value for last in finals]
         cells.append(mean_cell(values, f"epoch {finals[0].epoch}" if earlier else ""))
     return [Cell(label), Cell(span), *cells]
 
 
-def _finals(net: Net) -> list[Final | None]:
+def _finals(net: Net, unseen: str) -> list[Final | None]:
     """Of each column. The gap is of one epoch only: a difference across epochs would mix gap and progress."""
-    found = {name: net.final(name) for name in COLUMNS.values()}
-    test, train = found["test/error"], found["train/error"]
-    gap = Final(test.value - train.value, test.epoch) if test and train and test.epoch == train.epoch else None
+    found = {name: net.final(name.format(unseen=unseen)) for name in COLUMNS.values()}
+    other, train = found["{unseen}/error"], found["train/error"]
+    gap = Final(other.value - train.value, other.epoch) if other and train and other.epoch == train.epoch else None
     return [*found.values(), gap]

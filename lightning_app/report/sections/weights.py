@@ -35,10 +35,9 @@ Frames = Sequence[figures.Frame]
 TITLE = "Where the weights are"
 WHAT = (
     "w: the trained weights of convolutions, or of all layers where most are none, without biases. t = T(w): the weights of the "
-    "plain net that computes the same function, with 1 added at the ID entries of a residual net; t is w itself where the net is "
-    "plain. Mass: sum of magnitudes (L1 norm). ID entries: the taps (c, c, centre) through which an identity connection would "
-    "pass. "
-    "The tables hold the first and the last measured epoch."
+    "plain net that computes the same function, with 1 added at the ID entries of a residual net; t is w itself where no layer "
+    "has ID entries. Mass: sum of magnitudes (L1 norm). ID entries: the taps (c, c, centre) through which an identity connection "
+    "would pass. The tables hold the first and the last measured epoch."
 )
 
 
@@ -48,7 +47,8 @@ def section(page: PageData) -> Section:
     if not measured:
         return Section("weights", TITLE, notices=["Weight mass was not measured in this run."], short="Weights")
     tables = [_table(net, forms) for net, forms in measured.items()]
-    curves = [figure for prefix in OBJECTS for figure in _curves(page, prefix)]
+    prefixes = (WEIGHTS,) if all(map(_are_equal, measured)) else OBJECTS
+    curves = [figure for prefix in prefixes for figure in _curves(page, prefix)]
     histograms = _histograms(page)
     notices = [] if histograms else ["No histograms of weights were saved."]
     return Section("weights", TITLE, WHAT, [*tables, *curves, *histograms], notices, (*OBJECTS,), "Weights")
@@ -59,14 +59,17 @@ def _measured(net: Net) -> list[str]:
     return [prefix for prefix in OBJECTS if any(f"{prefix}/{field}" in net.names for field in FIELDS)]
 
 
+def _are_equal(net: Net) -> bool:
+    """Is t as w at every epoch, as for a plain net?"""
+    return all(net.series(f"{WEIGHTS}/{field}").equals(net.series(f"{TRANSFERRED}/{field}")) for field in FIELDS)
+
+
 def _table(net: Net, forms: Sequence[str]) -> Table:
-    """A pair of columns for w and one for t; one for both where t is w at every epoch, as for a plain net."""
-    series = {prefix: {field: net.series(f"{prefix}/{field}") for field in FIELDS} for prefix in forms}
-    w, *others = series.values()
-    same = any(all(w[field].equals(t[field]) for field in FIELDS) for t in others)
+    """A pair of columns for w and one for t; one for both where t is w at every epoch."""
+    same = _are_equal(net)
     columns = []
     for prefix in forms[:1] if same else forms:
-        epochs = sorted({epoch for values in series[prefix].values() for epoch in values.index})
+        epochs = sorted({epoch for field in FIELDS for epoch in net.series(f"{prefix}/{field}").index})
         columns += [(prefix, epoch) for epoch in stages(epochs, (0, 1)).values()]
     fields = [field for field in FIELDS if any(f"{prefix}/{field}" in net.names for prefix, _ in columns)]
     rows = [[Cell(FIELDS[field]), *(_cell(net, prefix, field, epoch) for prefix, epoch in columns)] for field in fields]
