@@ -359,7 +359,11 @@ def test_where_no_test_data_were_measured_validation_counts(tmp_path):
     run.append([Row("net", 1, 10, name, each) for name, each in numbers.items()])
     page = Page(only(headline, run))
     ends = dict(zip((text for text, _ in page.row("net")), (text for text, _ in page.row("net", 1))))
-    assert ends["validation error E"] == "0.3750" and ends["gap: validation − train error"] == "0.2500"
+    assert (
+        "cost C" not in ends
+        and ends["validation error E"] == "0.3750"
+        and ends["gap: validation − train error"] == "0.2500"
+    )
     assert "of validation samples" in page.text
     assert "Last validation error: net 0.375." in outcome.outcome(gather([run]))
 
@@ -368,6 +372,9 @@ def test_a_watched_net_that_is_not_finite_has_diverged(tmp_path):
     run = RunFolder(tmp_path / "watched")
     run.append([Row("net", 0.5, 5, "probe/risk", math.nan)])
     assert gather([run]).nets[0].diverged == 1
+    assert ("risk on the probe", "nan") in zip(
+        *([text for text, _ in Page(only(headline, run)).row("net", k)] for k in (0, 1))
+    )
 
 
 def test_curves_of_t_are_drawn_where_it_is_not_w(tmp_path):

@@ -11,7 +11,7 @@ from lightning_app.runs.reader import Final
 TITLE = "Where each net ended"
 FAILED = "failed/"  # and the family of a measure: 1 at epochs at which it failed
 
-COLUMNS = {  # with the data that nets are not trained on
+COLUMNS = {  # those that were measured are shown
     "train risk L": "train/risk",
     "cost C": "train/cost",
     "cost C, paper's convention": "train/cost_paper",
@@ -19,6 +19,10 @@ COLUMNS = {  # with the data that nets are not trained on
     "{unseen} error E": "{unseen}/error",
     "{unseen} risk": "{unseen}/risk",
 }
+PROBE = {
+    "risk on the probe": "probe/risk",
+    "error on the probe": "probe/error",
+}  # where there is no risk on all training data
 GAP = "gap: {unseen} − train error"
 CAPTION = (
     "Values after the final epoch, whichever epoch was best. L: mean {loss} over the training samples. C: L plus the "
@@ -35,13 +39,21 @@ def section(page: PageData) -> Section:
     lost = [(net.label, net.diverged) for net in page.nets if net.diverged is not None]
     notes = [f"{label} diverged: its numbers are not finite from epoch {since} on." for label, since in lost]
     notes += [f"{net.label}: {failure}" for net in page.nets for failure in failures(net)]
-    loss, (unseen, name) = loss_of(page.nets), held_out(page.nets)
-    rows = [_row(label, nets, unseen) for label, nets in page.with_means()]
-    heads = [head.format(unseen=name) for head in COLUMNS]
-    heads = [head if " error" in head else loss.measured(head) for head in heads]
-    caption = CAPTION.format(loss=loss.name, unseen=name)
-    table = Table(caption, ["net", "epochs", *heads, GAP.format(unseen=name)], rows)
+    loss, columns, (_, name) = loss_of(page.nets), _columns(page.nets), held_out(page.nets)
+    rows = [_row(label, nets, [*columns.values()]) for label, nets in page.with_means()]
+    heads = [head if " error" in head or "error " in head else loss.measured(head) for head in columns]
+    table = Table(CAPTION.format(loss=loss.name, unseen=name), ["net", "epochs", *heads], rows)
     return Section("headline", TITLE, blocks=[table], notices=notes, families=("failed",), short="Ends")
+
+
+def _columns(nets: Sequence[Net]) -> dict[str, tuple[str, ...]]:
+    """By head one name, or two of which the difference is shown."""
+    measured, (unseen, word) = {name for net in nets for name in net.names}, held_out(nets)
+    names = {head.format(unseen=word): name.format(unseen=unseen) for head, name in COLUMNS.items()}
+    names |= {} if "train/risk" in measured else PROBE
+    found: dict[str, tuple[str, ...]] = {head: (name,) for head, name in names.items()}
+    found[GAP.format(unseen=word)] = f"{unseen}/error", "train/error"
+    return {head: each for head, each in found.items() if measured.issuperset(each)}
 
 
 def failures(net: Net) -> list[str]:
@@ -63,20 +75,22 @@ def spell_epochs(epochs: Iterable[float]) -> str:
     return ", ".join(str(first) if first == last else f"{first} to {last}" for first, last in rows)
 
 
-def _row(label: str, nets: Sequence[Net], unseen: str) -> list[Cell]:
+def _row(label: str, nets: Sequence[Net], columns: Sequence[tuple[str, ...]]) -> list[Cell]:
     epochs = sorted({net.epoch for net in nets})
     span = str(epochs[0]) if len(epochs) == 1 else f"{epochs[0]} to {epochs[-1]}"
     cells = []
-    for finals in zip(*(_finals(net, unseen) for net in nets), strict=True):
-        earlier = len(nets) == 1 and finals[0] is not None and finals[0].epoch < nets[0].epoch
-        values = [None if last is None else last.value for last in finals]
-        cells.append(mean_cell(values, f"epoch {finals[0].epoch}" if earlier else ""))
+    for names in columns:
+        finals = [_final(net, names) for net in nets]
+        first = finals[0]
+        note = f"epoch {first.epoch}" if len(nets) == 1 and first and first.epoch < nets[0].epoch else ""
+        cells.append(mean_cell([None if last is None else last.value for last in finals], note))
     return [Cell(label), Cell(span), *cells]
 
 
-def _finals(net: Net, unseen: str) -> list[Final | None]:
-    """Of each column. The gap is of one epoch only: a difference across epochs would mix gap and progress."""
-    found = {name: net.final(name.format(unseen=unseen)) for name in COLUMNS.values()}
-    other, train = found["{unseen}/error"], found["train/error"]
-    gap = Final(other.value - train.value, other.epoch) if other and train and other.epoch == train.epoch else None
-    return [*found.values(), gap]
+def _final(net: Net, names: tuple[str, ...]) -> Final | None:
+    """The last value. A difference is of one epoch only: across epochs it would mix gap and progress."""
+    finals = [net.final(name) for name in names]
+    if None in finals or len({last.epoch for last in finals if last}) > 1:
+        return None
+    first, *rest = [last for last in finals if last]
+    return Final(first.value - sum(last.value for last in rest), first.epoch)
