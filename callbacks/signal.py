@@ -21,7 +21,8 @@ __all__ = ["Signal"]
 
 UNSEEN = (
     "Signal has of '{}' weights, their gradients and updates, but no activations: no training pass of this module was seen. "
-    "Either another net is trained, or this one is compiled (torch.compile), and compiled modules run no hooks."
+    "Another net is trained, or this one in evaluation mode though it began in training mode, or it is compiled (torch.compile), "
+    "and compiled modules run no hooks."
 )
 COMPILED_PARTS = (
     "Signal has of layers in the compiled parts of '{}' ({}) weights, their gradients and updates, but no activations: compiled "

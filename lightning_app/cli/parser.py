@@ -201,8 +201,8 @@ def _did_you_mean(word: str, known: Iterable[str]) -> str | None:
 def _nearest_file(missing: Path) -> str | None:
     """Of a name like this one, beside where it was looked for, else among the configurations that come with the program."""
     for folder in (missing.parent, configs()):
-        files = {file.name: file for file in folder.glob("*.yaml")}
-        for name in nearest(missing.name, files):
+        files = {file.stem: file for file in folder.glob("*.yaml")}
+        for name in nearest(missing.stem, files):
             return f"did you mean --config {files[name]}?"
     return None
 

@@ -49,7 +49,7 @@ class Sides:
         for pattern in patterns:
             matching = [name for name in every if name in self.names and fnmatchcase(name, pattern)]
             if not matching:
-                near = nearest(pattern, sorted(self.names), 3, 0.4)
+                near = nearest(pattern, sorted(self.names), 3)
                 hint = f"did you mean {' or '.join(near)}? " if near else ""
                 # Numbers of nets before those of layers.
                 first = sorted(self.names, key=lambda name: (name.count("/"), name))[:6]

@@ -57,7 +57,8 @@ ONE_VALUE = "Expected more than 1 value per channel"  # how a normalisation over
 FAULTS = (IndexError, RuntimeError, ValueError)  # of a pass over a batch that a net or a loss does not take
 # In what torch says of samples or labels that a layer or a loss does not take, whose shapes and types tell the rest.
 BATCH_FAULTS = re.compile(
-    r"to have \d+ channels|shapes cannot be multiplied|target dtype|target tensor|type for target"
+    r"to have \d+ channels|shapes cannot be multiplied|target dtype|target tensor|type for target|input to conv|same dtype|"
+    r"Input type|scalar types|xpected (\dD )?input|running_mean should|input_size|padded input size|out of range in self"
 )
 LABEL_FAULTS = ("Target ", "Class values must be")  # how cross_entropy and one_hot begin
 

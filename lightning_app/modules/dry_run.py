@@ -71,9 +71,9 @@ def _check_twin(member: Member, original: Tensor, again: Tensor) -> None:
 def _inputs(net: nn.Module, shape: Sequence[int], dtype: torch.dtype | None) -> str:
     """What to set where the first layer takes another number of channels than images have, or inputs than vectors."""
     if len(shape) == 1 and (dtype is None or dtype.is_floating_point):
-        linear = next((module for module in net.modules() if isinstance(module, nn.Linear)), None)
+        linear = next((module for module in net.modules() if isinstance(module, (nn.Linear, nn.Conv2d))), None)
         embedding = any(isinstance(module, nn.Embedding) for module in net.modules())
-        if embedding or linear is None or linear.in_features == shape[0]:
+        if embedding or not isinstance(linear, nn.Linear) or linear.in_features == shape[0]:
             return ""
         return f" (set the net's number of inputs, `inputs` of ResidualMLP, here {linear.in_features}, to {shape[0]})"
     first = next((module for module in net.modules() if isinstance(module, nn.Conv2d)), None)

@@ -183,6 +183,11 @@ def test_nets_are_evaluated_where_max_steps_ends_training(tmp_path, steps, every
             torch.zeros(4, dtype=torch.int64),
             r"\(4, 4\) torch.float32, \(4,\) torch.int64\): (addmm: )?mat1 and mat2",
         ),
+        (torch.nn.Conv2d(4, 2, 1), torch.zeros(4, dtype=torch.int64), r"Expected 3D \(unbatched\) or 4D"),
+        (torch.nn.BatchNorm2d(4), torch.zeros(4, dtype=torch.int64), "expected 4D input"),
+        (torch.nn.BatchNorm1d(5), torch.zeros(4, dtype=torch.int64), "running_mean should contain"),
+        (torch.nn.Linear(4, 2).double(), torch.zeros(4, dtype=torch.int64), "must have the same dtype"),
+        (torch.nn.Embedding(4, 2), torch.zeros(4, dtype=torch.int64), "one of the following scalar types"),
         (torch.nn.Linear(4, 2), torch.zeros(4, dtype=torch.int32), r"torch.int32\): expected target dtype"),
         (torch.nn.Linear(4, 2), torch.zeros(4, 1, dtype=torch.int64), r"\(4, 1\) torch.int64\): 0D or 1D target"),
         (
