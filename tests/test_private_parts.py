@@ -56,6 +56,7 @@ PARTS = {  # name -> where it is, as an object to look it up in
     "_actions": lambda: argparse.ArgumentParser(),
     "_defaults": lambda: torchmetrics.MeanMetric(),
     "_buffers": lambda: torch.nn.Module(),
+    "_forward_pre_hooks": lambda: torch.nn.Module(),
     "_parameters": lambda: torch.nn.Module(),
     "_compiled_call_impl": lambda: torch.nn.Module(),
     "_orig_mod": lambda: torch.compile(torch.nn.Linear(1, 1)),
