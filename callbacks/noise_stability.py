@@ -120,8 +120,8 @@ class NoiseStability(Measure):
             results |= _flatten("noise" if scale == "relative" else f"noise_{scale}", responses)
             if responses.dead:
                 self.warn_once(
-                    f"NoiseStability: outputs of {plural(responses.dead, 'sample')} of '{context.name}' were 0, to which no "
-                    "change compares: in no response.",
+                    f"NoiseStability: the outputs of {plural(responses.dead, 'sample')} of '{context.name}' are 0, so that no "
+                    "relative change exists: left out of all responses.",
                     about=f"dead {context.name}",
                 )
         interlayer = minimal_cushions(net, few, self.tangents, self.seed)

@@ -4,7 +4,6 @@ import copy
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from itertools import product
 from pathlib import Path
 from types import SimpleNamespace, TracebackType
 from typing import Any, Self
@@ -22,7 +21,6 @@ from callbacks.log import log_results
 from callbacks.measure import Measure, StatefulMeasure
 from callbacks.notebook import checked, shipped
 from lightning_app.common.calls import described
-from lightning_app.common.calls import pair_of as pair
 from lightning_app.common.errors import UserError, reason
 from lightning_app.common.isolation import device_of, unwrapped
 from lightning_app.measures.core.losses import Loss, cross_entropy
@@ -105,15 +103,19 @@ class Watch:
             batches = [batch if pair_of is None else pair_of(batch) for batch in probe]
         if not batches:
             raise UserError("a probe needs at least one batch of samples, got none.")
-        for each, batch in product(nets.values(), batches):
-            pair(batch, each)  # refuses what is none
+        if isinstance(probe, (tuple, list)) and any(isinstance(batch, Tensor) for batch in batches):
+            raise UserError(
+                f"a probe is a list of batches, each a pair (inputs, labels), got {described(batches[0])} as the first batch: "
+                "write [(inputs, labels)]."
+            )
         self.measures = [_own(one, every) for one in checked(shipped() if measures is None else measures)]
         self._optimizer: Any = _innermost(optimizer)
         _check_optimizer(self._optimizer, nets)
         self._module = SimpleNamespace(members=[*nets.items()], loss=loss, device=device_of(*nets.values()))
         members_of(self._module)  # type: ignore[arg-type]  # refuses names that cannot be parts of keys
-        if Path(folder).exists() and not Path(folder).is_dir():
-            raise UserError(f"a watch needs a folder for its run, and {folder} is a file: name another.")
+        there = next(each for each in (Path(folder), *Path(folder).parents, Path()) if each.exists())
+        if not there.is_dir():
+            raise UserError(f"a watch needs a folder for its run, and {there} is a file: name another.")
         self._logger = RunLogger(folder, claimed=True)
         if _rank() == 0 and not steps_done and self._logger.folder.has_log:  # which the first process may have begun
             raise UserError(
@@ -421,8 +423,10 @@ def _numbers(given: Any) -> dict[str, Any]:
     kept = {}
     for name, value in given.items():
         try:
-            kept[str(name)] = value if isinstance(value, Tensor) and value.ndim else float(value)
-        except (TypeError, ValueError):
+            if isinstance(value, (str, bytes)):
+                raise TypeError
+            kept[str(name)] = float(value)
+        except (TypeError, ValueError, RuntimeError, OverflowError):  # of tensors and what else is none
             log.warning(f"log() expects a number for '{name}', got {described(value)}: left out.")
     return kept
 

@@ -57,6 +57,9 @@ PARTS = {  # name -> where it is, as an object to look it up in
     "_defaults": lambda: torchmetrics.MeanMetric(),
     "_buffers": lambda: torch.nn.Module(),
     "_forward_pre_hooks": lambda: torch.nn.Module(),
+    "_tensor_name": lambda: torch.nn.utils.prune.identity(torch.nn.Linear(1, 1), "weight")._forward_pre_hooks.popitem()[
+        1
+    ],
     "_parameters": lambda: torch.nn.Module(),
     "_compiled_call_impl": lambda: torch.nn.Module(),
     "_orig_mod": lambda: torch.compile(torch.nn.Linear(1, 1)),

@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.conv import _ConvNd
 
 from lightning_app.common.calls import outputs_of
 from lightning_app.common.errors import UserError, first_line
@@ -71,15 +72,15 @@ def _check_twin(member: Member, original: Tensor, again: Tensor) -> None:
 def _inputs(net: nn.Module, shape: Sequence[int], dtype: torch.dtype | None) -> str:
     """What to set where the first layer takes another number of channels than images have, or inputs than vectors."""
     if len(shape) == 1 and (dtype is None or dtype.is_floating_point):
-        linear = next((module for module in net.modules() if isinstance(module, (nn.Linear, nn.Conv2d))), None)
+        first = next((module for module in net.modules() if isinstance(module, (nn.Linear, _ConvNd))), None)
         embedding = any(isinstance(module, nn.Embedding) for module in net.modules())
-        if embedding or not isinstance(linear, nn.Linear) or linear.in_features == shape[0]:
+        if embedding or not isinstance(first, nn.Linear) or first.in_features == shape[0]:
             return ""
-        return f" (set the net's number of inputs, `inputs` of ResidualMLP, here {linear.in_features}, to {shape[0]})"
-    first = next((module for module in net.modules() if isinstance(module, nn.Conv2d)), None)
-    if first is None or len(shape) != 3 or first.in_channels == shape[0]:
+        return f" (set the net's number of inputs, `inputs` of ResidualMLP, here {first.in_features}, to {shape[0]})"
+    conv = next((module for module in net.modules() if isinstance(module, nn.Conv2d)), None)
+    if conv is None or len(shape) != 3 or conv.in_channels == shape[0]:
         return ""
-    return f" (set the net's in_channels, here {first.in_channels}, to {shape[0]}, as the images have)"
+    return f" (set the net's in_channels, here {conv.in_channels}, to {shape[0]}, as the images have)"
 
 
 def choose_memory_format(

@@ -237,15 +237,18 @@ def layers_of(net: nn.Module) -> tuple[Layer, ...]:
 
 def _renew_weights(net: nn.Module) -> None:
     """Pruned weights, and those of the older `weight_norm` and `spectral_norm`, are attributes that a hook sets before each pass:
-    after a step they are still those before it. Set as the next pass would; without a step of the power iteration.
+    after a step they are still those before it. Set as the next pass would, without a step of the power iteration, and with a
+    graph where there was one: without, a net can be copied.
     """
+    never_called = {module.out_proj for module in net.modules() if isinstance(module, nn.MultiheadAttention)}
     for module in net.modules():
-        for hook in module._forward_pre_hooks.values():
-            with torch.enable_grad():  # it is the net's own weight, which somebody may use before the next pass
+        for hook in () if module in never_called else module._forward_pre_hooks.values():
+            name = hook._tensor_name if isinstance(hook, BasePruningMethod) else getattr(hook, "name", "")
+            with torch.set_grad_enabled(getattr(getattr(module, name, None), "requires_grad", False)):
                 if isinstance(hook, (BasePruningMethod, WeightNorm)):
                     hook(module, ())
                 elif isinstance(hook, SpectralNorm):
-                    setattr(module, hook.name, hook.compute_weight(module, do_power_iteration=False))
+                    setattr(module, name, hook.compute_weight(module, do_power_iteration=False))
 
 
 def said_by(net: nn.Module, method: str, kind: type[T]) -> tuple[T, ...] | None:

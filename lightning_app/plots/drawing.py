@@ -16,7 +16,6 @@ from lightning_app.plots.style import Style
 
 SEEDS_FOR_A_BAND = 3
 TICKS = 6  # intervals between them, at most: panels are small
-SHORT = "{x:g}"  # a tick with its own power of ten: one for the axis would lie on the title
 MARKS = 8  # markers along a curve: enough to tell curves apart, few enough to see them
 
 
@@ -109,7 +108,10 @@ def line_style(style: Style) -> dict[str, Any]:
 
 
 def rescale(axis: Axis, log: bool) -> None:
-    """Logarithmic with readable ticks (0.5, 1, 2), or linear; linear too when there is nothing positive to show."""
+    """Logarithmic with readable ticks (0.5, 1, 2), or linear; linear too when there is nothing positive to show.
+
+    Ticks have their own powers of ten: one for the axis would lie on the title.
+    """
     low, high = axis.get_data_interval()
     if not (np.isfinite(high) and high > 0):
         log = False
@@ -118,10 +120,11 @@ def rescale(axis: Axis, log: bool) -> None:
             locator.set_params(nbins=TICKS)
         if isinstance(formatter := axis.get_major_formatter(), ticker.ScalarFormatter):
             formatter.set_useOffset(False)
-            formatter.set_powerlimits((-4, 6))
+            formatter.set_scientific(False)
             largest = max(abs(low), abs(high))
-            if np.isfinite(largest) and largest and not 1e-4 <= largest < 1e6:
-                axis.set_major_formatter(ticker.StrMethodFormatter(SHORT))
+            if 0 < largest < np.inf and not 1e-3 <= largest < 1e6:
+                digits = 6 if low == high else min(15, 2 + int(np.ceil(np.log10(largest / (high - low)))))
+                axis.set_major_formatter(ticker.StrMethodFormatter(f"{{x:.{max(4, digits)}g}}"))
         return
     set_scale = axis.axes.set_xscale if isinstance(axis, XAxis) else axis.axes.set_yscale
     set_scale("log", nonpositive="mask")
@@ -133,7 +136,7 @@ def rescale(axis: Axis, log: bool) -> None:
 
 def _set_ticks(axis: Axis, locator: ticker.Locator) -> None:
     axis.set_major_locator(locator)
-    axis.set_major_formatter(ticker.StrMethodFormatter(SHORT))
+    axis.set_major_formatter(ticker.StrMethodFormatter("{x:g}"))
     axis.set_minor_locator(ticker.NullLocator())
 
 

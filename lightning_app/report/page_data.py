@@ -30,8 +30,8 @@ class Net(reader.Net):
 
     @cached_property
     def diverged(self) -> int | None:
-        """The first epoch at which a risk on training samples was NaN or infinite, or ended training; None if never."""
-        risks = [self.series(name) for name in ("train/risk", "train/risk_running", "probe/risk")]
+        """The first epoch at which a risk on training samples or a weight was not finite, or ended training; None if never."""
+        risks = [self.series(name) for name in ("train/risk", "train/risk_running", "weight_mass/all")]
         epochs = [math.ceil(epoch) for risk in risks for epoch in risk.index[~np.isfinite(risk)]]
         epochs += [epoch for name, epoch in [self.run.diverged or ("", 0)] if name == self.name]
         return min(epochs, default=None)
@@ -154,8 +154,13 @@ LOSSES = {"cross_entropy": Loss("cross-entropy", "nats"), "squared_error": Loss(
 
 def held_out(nets: Sequence[Net]) -> tuple[str, str]:
     """The data that nets are not trained on, as keys begin and in words: of test, or of validation where there are no others."""
-    measured = {name.split("/")[0] for net in nets for name in net.names if name.endswith(("/risk", "/error"))}
-    return ("val", "validation") if "val" in measured and "test" not in measured else ("test", "test")
+    measured = {name for net in nets for name in net.names}
+    for kind in ("error", "risk"):
+        if f"test/{kind}" in measured:
+            break
+        if f"val/{kind}" in measured:
+            return "val", "validation"
+    return "test", "test"
 
 
 def loss_of(nets: Iterable[Net]) -> Loss:

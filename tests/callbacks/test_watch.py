@@ -325,7 +325,8 @@ def test_numbers_of_no_watched_net_are_left_out_with_a_warning(tmp_path, caplog)
 def test_what_is_no_number_is_left_out_with_a_warning(tmp_path, caplog):
     with skipscope.watch(small_net(), probe(), folder=tmp_path, every=1, measures=[WeightMass()]) as scope:
         scope.step()
-        scope.log({"my/word": "x", "my/none": None, "my/number": torch.tensor(3.0)})
+        scope.log({"my/word": "x", "my/none": None, "my/number": torch.tensor([3.0]), "my/digits": "3"})
+        scope.log({"my/complex": torch.tensor(1j), "my/long": 10**400, "my/several": torch.ones(2)})
         scope.log(3)
         scope.step()
     assert "log() expects a number for 'my/word', got a str: left out" in caplog.text
@@ -629,8 +630,9 @@ def test_what_is_kept_does_not_grow_with_the_steps(tmp_path):
         ({"optimizer": "sgd"}, "expected a torch.optim.Optimizer, whose steps are counted, got a str"),
         ({"optimizer": torch.optim.SGD}, "got the class SGD: leave it out, and call step()"),
         ({"probe": []}, "a probe needs at least one batch"),
-        ({"probe": probe()[0]}, "got a tensor (4, 1, 6, 6): give"),
+        ({"probe": probe()[0]}, "got a tensor (4, 1, 6, 6) as the first batch: write [(inputs, labels)]"),
         ({"folder": __file__}, "test_watch.py is a file: name another"),
+        ({"folder": Path(__file__) / "run"}, "test_watch.py is a file: name another"),
     ],
 )
 def test_mistakes_are_said_before_training(tmp_path, options, said):

@@ -487,30 +487,72 @@ def test_a_block_that_is_given_time_before_samples_is_refused(times):
 
     net = TimeFirst().eval()
     for samples in (1, 2, 3):
-        with pytest.raises(UserError, match=r"depends on no other sample of the batch\. That of layers\.0 does"):
+        with pytest.raises(UserError, match=r"layers\.0 is given . rows for . samples and . for ., as with time first"):
             interlayer_cushions(net, blocks_of(net), [torch.randn(samples, times, 4)])
 
 
-def test_a_block_that_takes_samples_for_time_is_refused():
+class Cumulated(nn.Module):
+    """Along the first axis, forwards or backwards: the first row, or the last one, sees no other."""
+
+    def __init__(self, backwards: bool) -> None:
+        super().__init__()
+        self.backwards = backwards
+
+    def forward(self, x):
+        return x.flip(0).cumsum(0).flip(0) if self.backwards else x.cumsum(0)
+
+
+@pytest.mark.parametrize(
+    "block", [nn.TransformerEncoderLayer(4, 1, 8, dropout=0.0), Cumulated(backwards=False), Cumulated(backwards=True)]
+)
+def test_a_block_that_takes_samples_for_time_is_refused(block):
     """As many rows as samples: only what comes out tells."""
-    net = nn.Sequential(nn.Sequential(nn.TransformerEncoderLayer(4, 1, 8, dropout=0.0))).eval()
-    with pytest.raises(UserError, match=r"depends on no other sample of the batch"):
+    net = nn.Sequential(nn.Sequential(block)).eval()
+    with pytest.raises(UserError, match=r"what 0\.0 makes of one depends on the others"):
         interlayer_cushions(net, [span_of(net, "0.0")], [torch.randn(3, 5, 4)])
+
+
+class Frames(nn.Module):
+    """The frames of films as rows of a block."""
+
+    def __init__(self, block: nn.Module) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(block)
+
+    def forward(self, x):
+        return self.layers(x.flatten(0, 1)).unflatten(0, x.shape[:2]).mean(1)
+
+
+def test_a_block_that_mixes_the_rows_of_a_sample_is_refused():
+    class Shift(nn.Module):
+        def forward(self, x):
+            films = x.unflatten(0, (-1, 5)) if len(x) % 5 == 0 else x[None]
+            return (films + films.mean(1, keepdim=True)).flatten(0, 1)
+
+    net = Frames(Shift()).eval()
+    with pytest.raises(UserError, match=r"what layers\.0 makes of one depends on the others"):
+        interlayer_cushions(net, [span_of(net, "layers.0")], [torch.randn(3, 5, 4)])
+
+
+@pytest.mark.parametrize("before", [lambda x: x + torch.randn_like(x), lambda x: x - x.mean(0)])
+def test_what_mixes_samples_before_a_block_is_not_the_blocks(before):
+    class Before(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layers = nn.Sequential(nn.Sequential(nn.Linear(4, 4), nn.ReLU()))
+
+        def forward(self, x):
+            return self.layers(before(x)).squeeze().log_softmax(1)
+
+    net = Before().eval()
+    assert interlayer_cushions(net, [span_of(net, "layers.0")], [torch.randn(3, 4)])["layers.0"].median > 0
 
 
 def test_several_rows_a_sample_have_cushions_each():
     """Frames of a film: the same as films of one frame."""
-
-    class Frames(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.layers = nn.Sequential(nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 4)))
-
-        def forward(self, x):
-            return self.layers(x.flatten(0, 1)).unflatten(0, x.shape[:2]).mean(1)
-
     torch.manual_seed(0)
-    net, x = Frames().double().eval(), torch.randn(3, 5, 4, dtype=torch.float64)
+    block = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 4))
+    net, x = Frames(block).double().eval(), torch.randn(3, 5, 4, dtype=torch.float64)
     span = [span_of(net, "layers.0")]
     found, alone = (interlayer_cushions(net, span, [each])["layers.0"] for each in (x, x.reshape(15, 1, 4)))
     assert found.samples.tolist() == pytest.approx(alone.samples.tolist())

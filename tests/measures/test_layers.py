@@ -1,5 +1,6 @@
 """Cushions, noise and signals of every kind of layer, against the explicit matrix of its map."""
 
+import copy
 import math
 from itertools import pairwise
 
@@ -301,6 +302,16 @@ def test_a_weight_that_a_hook_computes_is_that_of_the_next_pass(computed):
     assert norms == pytest.approx([weight.norm().item() for weight in weights[1:]])
     if computed is not spectral_norm:  # a pass in training mode is a step of its power iteration too
         assert found == pytest.approx([((b - a).norm() / a.norm()).item() for a, b in pairwise(weights)])
+
+
+def test_a_net_that_can_be_copied_still_can_after_its_layers_were_asked_for():
+    net = nn.Sequential(nn.Linear(6, 8))
+    prune.l1_unstructured(net[0], "weight", 0.5)
+    with torch.no_grad():
+        net(torch.ones(1, 6))
+    copy.deepcopy(net)
+    layers_of(net)
+    copy.deepcopy(net)
 
 
 def test_a_layer_that_was_replaced_has_no_update():

@@ -370,7 +370,10 @@ def test_where_no_test_data_were_measured_validation_counts(tmp_path):
 
 def test_a_watched_net_that_is_not_finite_has_diverged(tmp_path):
     run = RunFolder(tmp_path / "watched")
-    run.append([Row("net", 0.5, 5, "probe/risk", math.nan)])
+    numbers = {"probe/risk": math.nan, "probe/error": 0.5}  # as with a loss that is no mean
+    run.append([Row("net", 0.25, 2, name, value) for name, value in numbers.items()])
+    assert gather([run]).nets[0].diverged is None
+    run.append([Row("net", 0.5, 5, "weight_mass/all", math.nan)])
     assert gather([run]).nets[0].diverged == 1 and "1 net in 1 run, 5 steps;" in outcome.outcome(gather([run]))
     assert ("risk on the probe", "nan") in zip(
         *([text for text, _ in Page(only(headline, run)).row("net", k)] for k in (0, 1))

@@ -36,7 +36,8 @@ class Call:
     x: Tensor  # (B, ...)
     positions: int  # of x: H W of a map, T of tokens, 1 of a vector
     gate: Tensor  # (B, ...), 1 where the output is positive: where its last ReLU lets through
-    first: Tensor  # (1, ...), the first sample's output
+    first: Tensor  # (1, ...), the first row's output
+    last: Tensor  # (1, ...), the last row's
 
 
 def calls_of(net: nn.Module, spans: Sequence[Span], images: Tensor, bn_mode: BnMode) -> dict[nn.Module, Call]:
@@ -59,7 +60,7 @@ def calls_of(net: nn.Module, spans: Sequence[Span], images: Tensor, bn_mode: BnM
     def leave(module: nn.Module, _: tuple, y: Tensor) -> None:
         if not isinstance(y, Tensor):
             raise UserError(f"{names[module]} returns a {type(y).__name__}, a Jacobian needs one tensor: leave it out.")
-        calls[module] = Call(*came[module], (y > 0).to(y.dtype), y[:1].clone())
+        calls[module] = Call(*came[module], (y > 0).to(y.dtype), y[:1].clone(), y[-1:].clone())
 
     def called(layer: nn.Module, _: tuple, out: Any) -> None:
         nonlocal channels
@@ -78,23 +79,30 @@ def calls_of(net: nn.Module, spans: Sequence[Span], images: Tensor, bn_mode: BnM
 def check_rows(
     net: nn.Module, images: Any, bn_mode: BnMode, spans: Sequence[Span], calls: dict[nn.Module, Call]
 ) -> None:
-    """A Jacobian is of a sample, or of each of its rows (frames, windows): no block may mix the samples of a batch.
+    """A Jacobian is of a sample, or of each of its rows (frames, windows): rows grow with the samples, and none sees another.
 
-    Tried with the first sample alone; where there is no other, with two of it.
+    The first and the last row are given to each block alone.
     """
     few = images[:1] if len(images) > 1 else images[[0, 0]]
     try:
         others = calls_of(net, spans, few, bn_mode)
-    except RuntimeError:  # there is no memory for two, or the net is for this number of samples only
-        return
+    except Exception:  # a net for this number of samples only, or no memory for two: its rows are taken for samples
+        others = {}
     for span in spans:
         for module in span.modules:
-            one, other = calls[module], others[module]
-            if len(one.x) * len(few) != len(other.x) * len(images) or not _alike(one.first, other.first):
+            call = calls[module]
+            if module in others and len(call.x) * len(few) != len(others[module].x) * len(images):
                 raise UserError(
-                    f"an interlayer cushion needs a block whose output for a sample depends on no other sample of the batch. "
-                    f"That of {span.name} does, or its {len(one.x)} rows are no samples, as with time first: name other "
-                    "blocks, or set batch_first."
+                    f"an interlayer cushion is of each sample, and {span.name} is given {len(call.x)} rows for {len(images)} "
+                    f"samples and {len(others[module].x)} for {len(few)}, as with time first: name other blocks, or set "
+                    "batch_first."
+                )
+            with uncompiled(net), normalising(bn_mode, *span.modules):
+                alone = module(call.x[:1]), module(call.x[-1:])
+            if not all(map(_alike, alone, (call.first, call.last))):
+                raise UserError(
+                    f"an interlayer cushion is of each sample, and what {span.name} makes of one depends on the others that it "
+                    "is given, as with time first: name other blocks, or set batch_first."
                 )
 
 

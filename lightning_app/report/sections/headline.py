@@ -41,7 +41,7 @@ def section(page: PageData) -> Section:
     notes += [f"{net.label}: {failure}" for net in page.nets for failure in failures(net)]
     loss, columns, (_, name) = loss_of(page.nets), _columns(page.nets), held_out(page.nets)
     rows = [_row(label, nets, [*columns.values()]) for label, nets in page.with_means()]
-    heads = [head if " error" in head or "error " in head else loss.measured(head) for head in columns]
+    heads = [head if "error" in head else loss.measured(head) for head in columns]
     table = Table(CAPTION.format(loss=loss.name, unseen=name), ["net", "epochs", *heads], rows)
     return Section("headline", TITLE, blocks=[table], notices=notes, families=("failed",), short="Ends")
 
@@ -89,8 +89,7 @@ def _row(label: str, nets: Sequence[Net], columns: Sequence[tuple[str, ...]]) ->
 
 def _final(net: Net, names: tuple[str, ...]) -> Final | None:
     """The last value. A difference is of one epoch only: across epochs it would mix gap and progress."""
-    finals = [net.final(name) for name in names]
-    if None in finals or len({last.epoch for last in finals if last}) > 1:
+    finals = [last for name in names if (last := net.final(name))]
+    if len(finals) < len(names) or len({last.epoch for last in finals}) > 1:
         return None
-    first, *rest = [last for last in finals if last]
-    return Final(first.value - sum(last.value for last in rest), first.epoch)
+    return Final(finals[0].value - sum(last.value for last in finals[1:]), finals[0].epoch)

@@ -35,8 +35,8 @@ Frames = Sequence[figures.Frame]
 TITLE = "Where the weights are"
 WHAT = (
     "w: the trained weights of convolutions, or of all layers where most are none, without biases. t = T(w): the weights of the "
-    "plain net that computes the same function, with 1 added at the ID entries of a residual net; t is w itself where no layer "
-    "has ID entries. Mass: sum of magnitudes (L1 norm). ID entries: the taps (c, c, centre) through which an identity connection "
+    "plain net that computes the same function, with 1 added where a skip hands on an entry; t is w itself where no layer has a "
+    "skip. Mass: sum of magnitudes (L1 norm). ID entries: the taps (c, c, centre) through which an identity connection "
     "would pass. The tables hold the first and the last measured epoch."
 )
 
