@@ -57,8 +57,9 @@ ONE_VALUE = "Expected more than 1 value per channel"  # how a normalisation over
 FAULTS = (IndexError, RuntimeError, ValueError)  # of a pass over a batch that a net or a loss does not take
 # In what torch says of samples or labels that a layer or a loss does not take, whose shapes and types tell the rest.
 BATCH_FAULTS = re.compile(
-    r"to have \d+ channels|shapes cannot be multiplied|target dtype|target tensor|type for target|input to conv|same dtype|"
-    r"Input type|scalar types|xpected (\dD )?input|running_mean should|input_size|padded input size|out of range in self"
+    r"to have \d+ channels|shapes cannot be multiplied|input to conv|padded input size|xpected (\dD )?input|input_size|"
+    r"running_mean should|same dtype|Input type \((?!torch.cuda)|scalar types|out of range in self|"
+    r"target dtype|target tensor|type for target"
 )
 LABEL_FAULTS = ("Target ", "Class values must be")  # how cross_entropy and one_hot begin
 
@@ -522,7 +523,7 @@ class ImageClassifier(pl.LightningModule):
             return (
                 f"a net cannot {what}, samples and labels ({given}): {first_line(error).rstrip('.')}. Expected samples as its "
                 "first layer takes them, outputs (samples, classes), and as labels the int64 numbers of classes, one a sample. "
-                "SKIPSCOPE_TRACEBACK=1 shows where it failed."
+                "If they are, layers of the net do not fit each other: SKIPSCOPE_TRACEBACK=1 shows where it failed."
             )
         return ""
 
