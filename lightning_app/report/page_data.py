@@ -1,5 +1,6 @@
 """What a page is made of: the nets of some runs, and how each of them is called, grouped and drawn."""
 
+import itertools
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -155,12 +156,8 @@ LOSSES = {"cross_entropy": Loss("cross-entropy", "nats"), "squared_error": Loss(
 def held_out(nets: Sequence[Net]) -> tuple[str, str]:
     """The data that nets are not trained on, as keys begin and in words: of test, or of validation where there are no others."""
     measured = {name for net in nets for name in net.names}
-    for kind in ("error", "risk"):
-        if f"test/{kind}" in measured:
-            break
-        if f"val/{kind}" in measured:
-            return "val", "validation"
-    return "test", "test"
+    every = itertools.product(("error", "risk"), (("test", "test"), ("val", "validation")))
+    return next((split for kind, split in every if f"{split[0]}/{kind}" in measured), ("test", "test"))
 
 
 def loss_of(nets: Iterable[Net]) -> Loss:

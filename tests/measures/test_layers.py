@@ -314,6 +314,16 @@ def test_a_net_that_can_be_copied_still_can_after_its_layers_were_asked_for():
     copy.deepcopy(net)
 
 
+def test_a_weight_that_attention_reads_without_a_call_stays_as_it_is():
+    net = nn.MultiheadAttention(4, 2)
+    prune.l1_unstructured(net.out_proj, "weight", 0.5)
+    before = net.out_proj.weight.detach().clone()
+    with torch.no_grad():
+        net.out_proj.weight_orig += 1
+    layers_of(net)
+    assert net.out_proj.weight.equal(before)
+
+
 def test_a_layer_that_was_replaced_has_no_update():
     net = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3))
     watch = SignalWatch(net)

@@ -355,7 +355,7 @@ def test_a_run_that_diverged_before_it_could_log_it_is_said_to(tmp_path):
 
 def test_where_no_test_data_were_measured_validation_counts(tmp_path):
     run = RunFolder(tmp_path / "own")
-    numbers = {"train/error": 0.125, "val/error": 0.375, "val/risk": 1.5}
+    numbers = {"train/error": 0.125, "val/error": 0.375, "val/risk": 1.5, "test/risk": 1.4}  # errors decide
     run.append([Row("net", 1, 10, name, each) for name, each in numbers.items()])
     page = Page(only(headline, run))
     ends = dict(zip((text for text, _ in page.row("net")), (text for text, _ in page.row("net", 1))))
