@@ -6,7 +6,6 @@ trained alone.
 """
 
 import math
-import re
 import zlib
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -24,13 +23,14 @@ from torch.optim.swa_utils import AveragedModel
 from typing_extensions import override
 
 from lightning_app.common.batch_plan import BatchPlan
-from lightning_app.common.calls import adapt, pair_of, sample_tensors
-from lightning_app.common.errors import DivergedError, UserError, first_line
+from lightning_app.common.calls import adapt, pair_of
+from lightning_app.common.errors import DivergedError, UserError
 from lightning_app.common.isolation import Float32, evaluating, trained_weights, use_float32
 from lightning_app.common.seeds import parse_seeds
-from lightning_app.measures.core.losses import Loss, NoClassError, OfMaps, ReturnedLoss, counted, loss_of_net
+from lightning_app.measures.core.losses import Loss, OfMaps, ReturnedLoss, counted, loss_of_net
 from lightning_app.modules import optimizing, resume
 from lightning_app.modules.backends import Answer, BackendName, Pass, one_by_one, possible, side_by_side
+from lightning_app.modules.bad_batches import FAULTS, explain
 from lightning_app.modules.cost import Decays, LossName, Penalty, RiskAndError, add_gradients, loss_named
 from lightning_app.modules.dry_run import check_outputs, choose_memory_format
 from lightning_app.modules.members import (
@@ -45,7 +45,7 @@ from lightning_app.modules.members import (
     shares,
     twin,
 )
-from lightning_app.modules.nonfinite import Looks, wrong_labels
+from lightning_app.modules.nonfinite import Looks
 
 if TYPE_CHECKING:  # where there is no GPU, `in_graphs` is never imported
     from lightning_app.modules.in_graphs import StepsInGraphs
@@ -53,15 +53,6 @@ if TYPE_CHECKING:  # where there is no GPU, `in_graphs` is never imported
 _NO_SAMPLES = (torch.zeros(()), torch.empty(0, 1), torch.empty(0, dtype=torch.long))  # a batch that adds nothing
 COMPILED_VARIANTS = 64  # arms x modes x batch shapes of one code object; beyond the limit torch falls back to eager
 FINITE_EVERY = 50  # steps between looks at losses, gradients and weights on a GPU, which has to be waited for
-ONE_VALUE = "Expected more than 1 value per channel"  # how a normalisation over a batch of one begins
-FAULTS = (IndexError, RuntimeError, ValueError)  # of a pass over a batch that a net or a loss does not take
-# In what torch says of samples or labels that a layer or a loss does not take, whose shapes and types tell the rest.
-BATCH_FAULTS = re.compile(
-    r"to have \d+ channels|shapes cannot be multiplied|input to conv|padded input size|xpected (\dD )?input|input_size|"
-    r"running_mean should|same dtype|Input type \((?!torch.cuda)|scalar types|out of range in self|"
-    r"target dtype|target tensor|type for target"
-)
-LABEL_FAULTS = ("Target ", "Class values must be")  # how cross_entropy and one_hot begin
 
 
 class ImageClassifier(pl.LightningModule):
@@ -397,8 +388,8 @@ class ImageClassifier(pl.LightningModule):
             side_by_side([partial(add, *pair) for pair in pairs], streams)
         except FAULTS as error:
             own = pairs[: len(self.own)]  # not their averages
-            passes = [Pass(net, *self._taken(name, batch), 0, self._loss_of(name)) for name, net, _ in own]
-            if explained := self._explained(error, passes, "be evaluated on a batch"):
+            passes = {name: Pass(net, *self._taken(name, batch), 0, self._loss_of(name)) for name, net, _ in own}
+            if explained := explain(error, passes, "be evaluated on a batch"):
                 raise UserError(explained) from error
             raise
 
@@ -496,36 +487,10 @@ class ImageClassifier(pl.LightningModule):
         try:
             return one_by_one(passes, share, self.manual_backward, at_once=self._shares_batches)
         except FAULTS as error:
-            if explained := self._explained(
-                error, passes, f"learn the batch of {self._in_words(self.global_step + 1)}"
-            ):
+            named = {member.name: each for member, each in zip(self.own, passes)}
+            if explained := explain(error, named, f"learn the batch of {self._in_words(self.global_step + 1)}"):
                 raise UserError(explained) from error
             raise
-
-    def _explained(self, error: Exception, passes: Sequence[Pass], what: str) -> str:
-        """Why nets cannot do something with a batch, and what to do; empty where that is not known."""
-        if ONE_VALUE in str(error):
-            return (
-                f"a normalisation cannot {what}, which has one value per channel: {first_line(error)}. Set "
-                "data.batch_size so that no batch is left with one sample, or drop_last where the data have it."
-            )
-        of_labels = isinstance(error, NoClassError) or (
-            not isinstance(error, ValueError) and any(words in str(error) for words in LABEL_FAULTS)
-        )
-        for member, each in zip(self.own, passes) if of_labels else ():
-            if wrong := wrong_labels(each).rstrip("."):
-                return (
-                    f"member '{member.name}' cannot {what}: {wrong}. Correct the labels, or set the net's num_classes."
-                )
-        if BATCH_FAULTS.search(first_line(error)):
-            images, labels = passes[0].images, passes[0].labels
-            given = ", ".join(f"{tuple(each.shape)} {each.dtype}" for each in (*sample_tensors(images), labels))
-            return (
-                f"a net cannot {what}, samples and labels ({given}): {first_line(error).rstrip('.')}. Expected samples as its "
-                "first layer takes them, outputs (samples, classes), and as labels the int64 numbers of classes, one a sample. "
-                "If they are, layers of the net do not fit each other: SKIPSCOPE_TRACEBACK=1 shows where it failed."
-            )
-        return ""
 
     def _in_words(self, number: int) -> str:
         rate = self.trainer.optimizers[0].param_groups[0]["lr"]

@@ -16,9 +16,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.overrides import TorchFunctionMode
 
-from lightning_app.common.errors import DivergedError, first_line, reason
+from lightning_app.common.errors import DivergedError, reason
 from lightning_app.common.isolation import tensors_in, trained_weights
-from lightning_app.measures.core.losses import classes_second, ignored_label
 from lightning_app.modules.backends import Answer, Pass, seed_draws
 from lightning_app.modules.members import Member
 
@@ -189,24 +188,6 @@ def _broken(named: Mapping[str, Tensor]) -> str:
     """The tensors with values that are no finite numbers, in words; empty where there are none."""
     found = [f"{name} ({_range(tensor)})" for name, tensor in named.items() if not _finite(tensor)]
     return ", ".join(found[:SHOWN]) + (f" and {len(found) - SHOWN} more" if len(found) > SHOWN else "")
-
-
-def wrong_labels(each: Pass) -> str:
-    """The labels that are no class of the net's outputs, in words; empty where there are none."""
-    try:
-        with torch.no_grad():
-            outputs = copy.deepcopy(each.net)(each.images)
-    except (IndexError, RuntimeError) as error:  # of a net that computes its loss itself
-        return first_line(error)
-    classes = classes_second(outputs, each.labels, each.loss).shape[1]
-    outside = (each.labels < 0) | (each.labels >= classes)
-    wrong = outside & (each.labels != ignored_label(each.loss))
-    wrong = wrong if wrong.any() else outside  # a squared error ignores no label
-    found = [
-        f"{''.join(f'token {token} of ' for token in tokens)}sample {sample} of the batch has label {label}"
-        for (sample, *tokens), label in zip(wrong.nonzero().tolist()[:SHOWN], each.labels[wrong].tolist())
-    ]
-    return f"{', '.join(found)}, and the net has outputs 0 to {classes - 1}" if found else ""
 
 
 def origin_of(each: Pass, weight: float = 1.0) -> Origin:

@@ -1,0 +1,75 @@
+"""Batches that a net or a loss does not take: what is wrong with them, in words, from what PyTorch says of it."""
+
+import copy
+import re
+from collections.abc import Mapping
+
+import torch
+
+from lightning_app.common.calls import sample_tensors
+from lightning_app.common.errors import first_line
+from lightning_app.measures.core.losses import NoClassError, classes_second, ignored_label
+from lightning_app.modules.backends import Pass
+
+FAULTS = (IndexError, RuntimeError, ValueError)  # of a pass over such a batch
+SHOWN = 3  # labels that a message names
+ONE_VALUE = "Expected more than 1 value per channel"  # how a normalisation over a batch of one begins
+# In what torch says of samples or labels that a layer or a loss does not take, whose shapes and types tell the rest.
+BATCH_FAULTS = re.compile(
+    r"to have \d+ channels|shapes cannot be multiplied|input to conv|padded input size|xpected (\dD )?input|input_size|"
+    r"running_mean should|same dtype|Input type \((?!torch.cuda)|scalar types|out of range in self|"
+    r"target dtype|target tensor|type for target"
+)
+LABEL_FAULTS = ("Target ", "Class values must be")  # how cross_entropy and one_hot begin
+
+
+def explain(error: Exception, passes: Mapping[str, Pass], what: str) -> str:
+    """Why nets cannot do something with a batch, and what to do; empty where that is not known.
+
+    Args:
+        error: one of `FAULTS`, of a pass over the batch.
+        passes: of the nets by their names.
+        what: the nets cannot do, such as "be evaluated on a batch".
+    """
+    if ONE_VALUE in str(error):
+        return (
+            f"a normalisation cannot {what}, which has one value per channel: {first_line(error)}. Set "
+            "data.batch_size so that no batch is left with one sample, or drop_last where the data have it."
+        )
+    of_labels = isinstance(error, NoClassError) or (
+        not isinstance(error, ValueError) and any(words in str(error) for words in LABEL_FAULTS)
+    )
+    for name, each in passes.items() if of_labels else ():
+        if wrong := wrong_labels(each).rstrip("."):
+            return (
+                f"member '{name}' cannot {what}: {wrong}. Correct the labels, or give the net as many outputs as there are "
+                "classes (num_classes, or as its options call it)."
+            )
+    if BATCH_FAULTS.search(first_line(error)):
+        first = next(iter(passes.values()))
+        tensors = (*sample_tensors(first.images), first.labels)
+        given = ", ".join(f"{tuple(each.shape)} {each.dtype}" for each in tensors)
+        return (
+            f"a net cannot {what}, samples and labels ({given}): {first_line(error).rstrip('.')}. Expected samples as its "
+            "first layer takes them, outputs (samples, classes), and as labels the int64 numbers of classes, one a sample. "
+            "If they are, layers of the net do not fit each other: SKIPSCOPE_TRACEBACK=1 shows where it failed."
+        )
+    return ""
+
+
+def wrong_labels(each: Pass) -> str:
+    """The labels that are no class of the net's outputs, in words; empty where there are none."""
+    try:
+        with torch.no_grad():
+            outputs = copy.deepcopy(each.net)(each.images)
+    except (IndexError, RuntimeError) as error:  # of a net that computes its loss itself
+        return first_line(error)
+    classes = classes_second(outputs, each.labels, each.loss).shape[1]
+    outside = (each.labels < 0) | (each.labels >= classes)
+    wrong = outside & (each.labels != ignored_label(each.loss))
+    wrong = wrong if wrong.any() else outside  # a squared error ignores no label
+    found = [
+        f"{''.join(f'token {token} of ' for token in tokens)}sample {sample} of the batch has label {label}"
+        for (sample, *tokens), label in zip(wrong.nonzero().tolist()[:SHOWN], each.labels[wrong].tolist())
+    ]
+    return f"{', '.join(found)}, and the net has outputs 0 to {classes - 1}" if found else ""
