@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from lightning_app.papers.parts import Artefact
-from lightning_app.papers.predicates import Factor, above, at_most, below, noted, tested
+from lightning_app.papers.predicates import Factor, above, at_least, at_most, below, noted, tested
 from lightning_app.papers.results import Results
 from lightning_app.papers.verdicts import Basis, Claim, Class, Sample
 from lightning_app.papers.yu_tomasi.nets import (
@@ -147,7 +147,7 @@ INTERLAYER = Artefact(
     interlayer,
     "μ = √n ‖J x‖ / (‖J‖ ‖x‖) of conv-BN-ReLU-conv-BN(+x)-ReLU. With BN normalising a single sample, J x of a plain "
     "block is zero up to ε / (var + ε), whatever its weights: that is where 2.7e-7 comes from. In evaluation mode "
-    "plain and residual blocks are alike. fb.resnet.torch's recipe, 164 epochs.",
+    "both are of one order. fb.resnet.torch's recipe, 164 epochs.",
     draw_interlayer,
     runs=(FULL,),
 )
@@ -162,7 +162,7 @@ def interlayer_early(results: Results) -> list[Claim]:
 
     Predicted before the run: in the mode that normalises each sample alone, both means and the gap are there at every
     epoch, before training too, for they are of ε and not of the weights. In evaluation mode plain and residual blocks are
-    alike.
+    alike. Whether the residual cushion is much smaller was not asked before the run: tested since 2026-11-28.
     """
     claims = []
     for epoch in EARLY:
@@ -183,9 +183,19 @@ def interlayer_early(results: Results) -> list[Claim]:
         least = alone[0].map(lambda *each: min(each), *alone[1:])
         quantity = f"residual / plain, one sample, least of nine blocks, after epoch {epoch}"
         claims.append(tested(quantity, "", above(10, each=True, note="much bigger"), least, power=BY_ITSELF, **more))
-        largest = running[0].map(lambda *each: max(each), *running[1:])
+        largest, least, below_1 = (
+            running[0].map(over_blocks, *running[1:])
+            for over_blocks in (
+                lambda *each: max(each),
+                lambda *each: min(each),
+                lambda *each: sum(r < 1 for r in each),
+            )
+        )
         quantity = f"residual / plain, evaluation mode, largest of nine blocks, after epoch {epoch}"
-        claims.append(tested(quantity, "", at_most(2, each=True, note="alike"), largest, **more))
+        claims.append(tested(quantity, "", at_most(2, each=True, note="no gap"), largest, **more))
+        quantity = f"residual / plain, evaluation mode, least of nine blocks, after epoch {epoch}"
+        beside = noted("blocks of nine where it is below 1", below_1)
+        claims.append(tested(quantity, "", at_least(0.5, each=True, note="alike"), least, beside, **more))
     return claims
 
 
