@@ -488,12 +488,12 @@ def test_interlayer_in_batch_of_one_only(leave, made):
 
 
 def test_interlayer_cushions_are_judged_at_each_epoch_that_is_over(leave, made):
-    """One block in evaluation mode is 2.5 times another after epoch 1; a block of one sample only 5 times after epoch 3."""
+    """In evaluation mode one block is 2.5 times another after epoch 1 and 0.4 times after epoch 3; on one sample 5 times only."""
 
     def numbers(arm: str, seed: int, epoch: int) -> dict[str, float]:
         alone = {f"interlayer_batch1/block{b:02d}/mean_hw": 0.2 if arm == "residual" else 3e-7 for b in range(1, 10)}
         running = {f"interlayer/block{b:02d}/mean_hw": 0.3 for b in range(1, 10)}
-        if arm == "plain" and epoch == 1:
+        if epoch == {"plain": 1, "residual": 3}[arm]:
             running["interlayer/block07/mean_hw"] = 0.12
         if arm == "plain" and epoch == 3:
             alone["interlayer_batch1/block02/mean_hw"] = 0.04
@@ -501,14 +501,16 @@ def test_interlayer_cushions_are_judged_at_each_epoch_that_is_over(leave, made):
 
     leave(FULL_EARLY, numbers, epochs=(0, 1, 2, 3), finished=False)
     verdicts = made("interlayer-early", files=True)
-    by = {
-        (words.partition(",")[0][:8], words.rpartition(" ")[2], "evaluation" in words): v
-        for words, v in verdicts.items()
-    }
-    assert by["interlay", "0", False] == by["residual", "0", False] == by["residual", "0", True] == Verdict.CHECKED
-    assert by["residual", "1", True] == Verdict.NOT_REPRODUCED and by["residual", "1", False] == Verdict.CHECKED
-    assert by["residual", "3", False] == Verdict.NOT_REPRODUCED and by["interlay", "3", False] == Verdict.CHECKED
-    assert {v for (_, epoch, _), v in by.items() if epoch == "10"} == {Verdict.NOT_TESTED}
+
+    def failed(epoch: int) -> list[str]:
+        return [words for words, v in verdicts.items() if words.endswith(f" {epoch}") and v == Verdict.NOT_REPRODUCED]
+
+    ratio = "residual / plain, {}, {} of nine blocks, after epoch {}".format
+    assert failed(0) == []
+    assert failed(1) == [ratio("evaluation mode", "largest", 1)]
+    assert failed(3) == [ratio("one sample", "least", 3), ratio("evaluation mode", "least", 3)]
+    assert {v for words, v in verdicts.items() if words.endswith(" 10")} == {Verdict.NOT_TESTED}
+    assert {*verdicts.values()} == {Verdict.CHECKED, Verdict.NOT_REPRODUCED, Verdict.NOT_TESTED}
 
 
 def test_fig_7(leave, made):
