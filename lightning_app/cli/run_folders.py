@@ -205,9 +205,9 @@ def _changes(folder: RunFolder, text: str) -> str:
         return ""
     if not earlier:
         return ""
-    from lightning_app.runs.configuration import changes
+    from lightning_app.runs.configuration import changed, changes
 
-    return changes(earlier, yaml.safe_load(text))
+    return changes(changed(earlier, yaml.safe_load(text)))
 
 
 def _write_config(target: Path, text: str) -> None:

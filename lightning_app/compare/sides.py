@@ -15,7 +15,7 @@ import pandas as pd
 from lightning_app.common.errors import UserError, nearest
 from lightning_app.common.numbers import plural
 from lightning_app.runs import Net, Run, find_runs, read_runs
-from lightning_app.runs.configuration import compared, differing
+from lightning_app.runs.configuration import changes, compared, differing
 
 RISKS = ("train/risk", "train/risk_running")
 MEASURING = ("data.init_args.probe_size", "data.init_args.evaluate_train")  # options of the data that train nothing
@@ -106,6 +106,11 @@ def matched(nets_a: Sequence[Net], nets_b: Sequence[Net]) -> Sides:
         if within:
             notes.append(f"The nets of {side} differ among themselves in {', '.join(within)}.")
         anywhere |= within
+    runs = {net.run.folder.path: net.run for net in (*nets_a, *nets_b)}
+    for run in runs.values():
+        notes += [f"{run.label}: {changes(found)}." for found in run.changed_options]
+        if len(runs) > 1:  # nets of one run have all gone its way
+            anywhere |= {key: values for found in run.changed_options for key, values in found.items()}
     known = nets_a[0].run.folder == nets_b[0].run.folder or all("data" in net.run.config for net in (*nets_a, *nets_b))
     if known and (other := [key for key in anywhere if WHAT_IS_LEARNT.fullmatch(key)]):
         values = " and ".join(str(value) for value in anywhere[other[0]])
@@ -136,7 +141,11 @@ def _nets(side: str) -> list[Net]:
     """The nets of one side, by seed."""
     paths, colon, arm = side.rpartition(":")
     if not colon or Path(side).exists() or "/" in arm:
-        paths, arm = side, ""
+        paths, colon, arm = side, "", ""
+    if colon and not arm:
+        raise UserError(
+            f"expected the name of an arm behind the colon of '{side}', got none: name it, or leave out the colon."
+        )
     if not all(paths.split(",")):
         raise UserError(f"a side of compare is a run, or several with commas between them, got '{side}'.")
     whole = Path(paths).expanduser()

@@ -61,14 +61,23 @@ def keys_that_differ(options: Collection[Mapping[str, Any]], absent: Any = None)
     return [key for key in keys if len({repr(values.get(key, absent)) for values in options}) > 1]
 
 
-def changes(earlier: Mapping[str, Any], now: Mapping[str, Any]) -> str:
-    """How a run goes on otherwise than it began, but for limits that may be raised; empty where it does not.
+def changed(earlier: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """Options with which a run goes on otherwise than before, but for limits that may be raised: dotted key -> both values.
 
-    >>> changes({"model": {"lr": 0.1}, "trainer": {"max_epochs": 2}}, {"model": {"lr": 0.2}, "trainer": {"max_epochs": 3}})
+    >>> changed({"model": {"lr": 0.1}, "trainer": {"max_epochs": 2}}, {"model": {"lr": 0.2}, "trainer": {"max_epochs": 3}})
+    {'model.lr': (0.1, 0.2)}
+    """
+    found = differing(compared(earlier), compared(now)) if earlier else {}
+    return {key: values for key, values in found.items() if key not in LIMITS}
+
+
+def changes(found: Mapping[str, tuple[Any, Any]]) -> str:
+    """The same in words, empty where nothing has changed.
+
+    >>> changes({"model.lr": (0.1, 0.2)})
     'going on with other options than before: model.lr 0.1 -> 0.2'
     """
-    found = differing(compared(earlier), compared(now)).items() if earlier else ()
-    said = "; ".join(f"{key} {before} -> {after}" for key, (before, after) in found if key not in LIMITS)
+    said = "; ".join(f"{key} {before} -> {after}" for key, (before, after) in found.items())
     return f"going on with other options than before: {said}" if said else ""
 
 

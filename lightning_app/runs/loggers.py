@@ -199,9 +199,9 @@ class RunLogger(Logger):
         if not earlier:
             write_atomically(self.folder.path / CONFIG, yaml.safe_dump(plain, sort_keys=False).encode())
             return
-        from lightning_app.runs.configuration import changes
+        from lightning_app.runs.configuration import changed, changes
 
-        if said := changes(earlier, plain):
+        if said := changes(changed(earlier, plain)):
             log.warning(said)
 
     @override

@@ -5,6 +5,7 @@ of which it does not say whether they are residual, are read by their configurat
 such a net is marked as ``guessed``.
 """
 
+import itertools
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ import pandas as pd
 
 from lightning_app.common.errors import UserError
 from lightning_app.common.numbers import whole
-from lightning_app.runs.configuration import ROOT, compared, flatten
+from lightning_app.runs.configuration import ROOT, changed, compared, flatten
 from lightning_app.runs.folder import LayerRow, MemberRow, RunFolder
 from lightning_app.runs.naming import run_labels, seed_of, without_seed
 
@@ -147,6 +148,12 @@ class Run:
     def earlier_configs(self) -> list[dict[str, Any]]:
         """Configurations before each resume that changed them, oldest first."""
         return self._undamaged(self.folder.earlier_configs, [])
+
+    @cached_property
+    def changed_options(self) -> list[dict[str, tuple[Any, Any]]]:
+        """Of each resume with other options than before, these by dotted key (`configuration.changed`), oldest first."""
+        configs = [*self.earlier_configs, self.config]
+        return [found for before, after in itertools.pairwise(configs) if (found := changed(before, after))]
 
     @cached_property
     def layers(self) -> list[LayerRow]:

@@ -184,9 +184,16 @@ def test_uncertainties_are_neither_good_nor_bad(tmp_path, name, capsys):
 
 
 def test_a_file_that_cannot_be_written_is_a_mistake_and_no_verdict(run, tmp_path, capsys):
-    assert main(["compare", f"{run}:bad", f"{run}:good", "--out", str(tmp_path)]) == 2
-    said = capsys.readouterr()
-    assert "A is worse" in said.out and "--out: expected a file that can be written" in said.err
+    log = Path(run, "log.csv").read_bytes()
+    for out, why in (
+        (str(tmp_path), "a folder"),
+        (f"{run}/log.csv", "a file of another kind"),
+        (f"{run}/log.csv/new", ""),
+    ):
+        assert main(["compare", f"{run}:bad", f"{run}:good", "--json", "--out", out]) == 2
+        said = capsys.readouterr()
+        assert not said.out and f"--out: {why and 'expected a new file'}" in said.err and why in said.err
+    assert Path(run, "log.csv").read_bytes() == log
     assert main(["compare", f"{run}:good", f"{run}:bad", "--plan", "0.01", "--out", str(tmp_path / "plan.json")]) == 0
     assert json.loads((tmp_path / "plan.json").read_text())["needed"] == 11
     assert main(["compare", f"{run}:good", f"{run}:bad", "--plan", "0.01", "--latex"]) == 2
@@ -198,6 +205,24 @@ def test_what_there_is_instead(run, capsys):
     assert "did you mean test/error? there are 3, such as test/error, train/risk, cushion/layer02/median" in said
     assert main(["compare", "", f"{run}:bad"]) == 2
     assert "a side of compare is a run" in capsys.readouterr().err
+    assert main(["compare", f"{run}:", f"{run}:bad"]) == 2
+    assert "expected the name of an arm behind the colon" in capsys.readouterr().err
+
+
+def test_a_run_that_went_on_with_other_data_is_not_paired_with_one_that_had_these_throughout(tmp_path, capsys):
+    changed = make(tmp_path / "changed", {"good": GOOD, "bad": BAD})
+    make(tmp_path / "other", {"good": GOOD, "bad": BAD})
+    before = {**changed.config(), "data": {**DATA, "init_args": {"batch_size": 64}}, "trainer": {"max_epochs": 2}}
+    (changed.path / "config.before-resume-1.yaml").write_text(yaml.safe_dump(before))
+    assert main(["compare", f"{changed.path}:good", f"{tmp_path}/other:bad"]) == 0
+    said = capsys.readouterr().out
+    assert "changed: going on with other options than before: data.init_args.batch_size 64 -> 128." in said
+    assert (
+        "Not paired by seed, because their data differ (data.init_args.batch_size)" in said and "max_epochs" not in said
+    )
+    assert main(["compare", f"{changed.path}:good", f"{changed.path}:bad"]) == 0
+    said = capsys.readouterr().out
+    assert "paired by seed: 0, 1" in said and "going on with other options" in said
 
 
 def test_a_link_to_a_run_is_the_run(run, tmp_path):

@@ -23,17 +23,12 @@ def section(page: PageData) -> Section:
     if guessed := [net.label for net in page.nets if net.guessed]:
         nets = f"{', '.join(guessed[:4])}{', …' if len(guessed) > 4 else ''}"
         notices.append(f"Plain or residual is guessed from names, as no {MEMBERS} records it: {nets}.")
-    notices += [f"{run.label}: {each}." for run in page.runs for each in _resumed_otherwise(run)]
+    # Everywhere else the page names the last ones.
+    notices += [f"{run.label}: {changes(each)}." for run in page.runs for each in run.changed_options]
     for run in page.runs:  # all other sections that read files come before this one, but that of keys.csv
         _ = run.described, run.finished
         notices += [f"Left out, {message}" for message in run.damage]
     return Section("configs", "What was run", blocks=blocks, notices=notices, short="Settings", folded=True)
-
-
-def _resumed_otherwise(run: Run) -> list[str]:
-    """Options with which a run went on that are not those before; everywhere else the page names the last ones."""
-    configs = [*run.earlier_configs, run.config]
-    return [said for before, after in itertools.pairwise(configs) if (said := changes(before, after))]
 
 
 def _facts(texts: Mapping[Run, str]) -> Table:
