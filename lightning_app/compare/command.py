@@ -9,7 +9,7 @@ from typing import Any
 
 from lightning_app.common.answer import answering, as_json
 from lightning_app.common.arguments import Parser
-from lightning_app.common.errors import MachineError, UserError, reason
+from lightning_app.common.errors import MachineError, UserError
 from lightning_app.common.files import with_folder, write_atomically
 from lightning_app.common.numbers import brief
 from lightning_app.common.text import printable
@@ -59,7 +59,7 @@ def main(argv: list[str]) -> int:
             print(*map(latex, found), sep="\n")
         else:
             _print(sides, found, options.margin)
-    _write(options.out, data)
+        _write(options.out, data)
     return CODES[found[0].verdict]
 
 
@@ -67,10 +67,13 @@ def _write(out: Path | None, data: Mapping[str, Any]) -> None:
     """Exit code 1 would be a verdict: a file that cannot be written is a mistake here."""
     if out is None:
         return
+    if out.is_dir() or (out.exists() and out.suffix != ".json"):
+        what = "a folder" if out.is_dir() else "a file of another kind, which is not overwritten"
+        raise UserError(f"--out: expected a new file, or one that ends in .json, got {out}: {what}.")
     try:
         write_atomically(with_folder(out), as_json(data).encode())
     except MachineError as error:
-        raise UserError(f"--out: expected a file that can be written, got {out}: {reason(error)}") from error
+        raise UserError(f"--out: {error}") from error
 
 
 def _print(sides: Sides, found: list[Finding], margin: float | None) -> None:
@@ -121,7 +124,7 @@ def _plan(sides: Sides, names: Sequence[str], options: argparse.Namespace) -> in
         answer |= {"name": name, "difference": options.plan, "sd": its.sd, "pairs": its.count, "needed": needed}
         print(f"{what} needs {seeds}, to be settled with a chance of 80 %")
         print(f"from the spread of {its.count} differences: sd {brief(its.sd, 3)}")
-    _write(options.out, answer)
+        _write(options.out, answer)
     return 0
 
 

@@ -45,6 +45,7 @@ from lightning_app.runs.naming import parent_of, without_seed
 BEFORE = (learning, headline, seeds, twins, signals, weights, cushions, curvature, ensembles, maps)
 AFTER = (prediction, reproduced, conventions, layers, costs, configs)
 REPORT = "report.html"
+PAGES = (".html", ".htm")
 
 
 @contextmanager
@@ -70,8 +71,8 @@ def write_report(
 
     Args:
         runs: the runs, in the order of the page.
-        out: the file to write, or a folder to write report.html into. Without it the page lies in the run's folder, of
-            several runs in the deepest folder that holds them all.
+        out: the page, whose name ends in .html, or a folder to write report.html into. Without it the page lies in the
+            run's folder, of several runs in the deepest folder that holds them all.
         layer: whose cushions to show as histograms; layer10, or else the middle one, if not given.
         export: of `exports.FORMATS`: figures and tables as files, too, in a folder beside the page.
         verdicts: folders of artefacts that `reproduce` has judged, to be shown, too.
@@ -80,7 +81,7 @@ def write_report(
         Where the page is.
 
     Raises:
-        UserError: no runs, or a layer that was not measured.
+        UserError: no runs, a layer that was not measured, or a file of another kind in place of the page.
         ValueError: from the run folder, if a run cannot be read.
     """
     if not runs:
@@ -91,7 +92,12 @@ def write_report(
         )
         raise UserError(f"expected at least one run to report on, got {got}.")
     target = out or (runs[0].path if len(runs) == 1 else parent_of([run.path for run in runs]))
-    target = target / REPORT if out is None or target.is_dir() or not (target.suffix or target.is_file()) else target
+    if target.suffix.lower() not in PAGES or target.is_dir():
+        if target.is_file():
+            raise UserError(
+                f"expected a page (*.html) or a folder for it, got {target}: a file, which is not overwritten."
+            )
+        target = target / REPORT
     page = gather(runs, layer, verdicts)
     sections = sections_of(page)
     write_atomically(with_folder(target), render(sections, title_of(runs), page).encode())

@@ -29,7 +29,17 @@ from lightning_app.common.safe_io import read_bytes, read_json, read_xz
 from lightning_app.papers.parts import PAPER, Scale
 from lightning_app.runs import RunFolder
 from lightning_app.runs.configuration import flatten
-from lightning_app.runs.folder import ARRAYS, CHECKPOINTS, LAST, LOG, LOG_PACKED, SMALL_FILES, WEIGHTS, epoch_folder
+from lightning_app.runs.folder import (
+    ARRAYS,
+    CHECKPOINTS,
+    EARLIER_CONFIG,
+    LAST,
+    LOG,
+    LOG_PACKED,
+    SMALL_FILES,
+    WEIGHTS,
+    epoch_folder,
+)
 
 MANIFEST = "packed.json"
 PACKED_WEIGHTS = f"{CHECKPOINTS}/{WEIGHTS}"
@@ -62,7 +72,8 @@ def damage(folder: Path) -> list[str]:
         return [str(error)]
     # What a reader of run folders takes for a part of the run: a report that somebody made there is none.
     read = (*SMALL_FILES, LOG, LOG_PACKED, LAST, WEIGHTS)
-    parts = (path for path in folder.rglob("*") if path.name in read or path.suffix in (".npz", ".ckpt"))
+    earlier = EARLIER_CONFIG.format("*")
+    parts = (p for p in folder.rglob("*") if p.name in read or p.suffix in (".npz", ".ckpt") or p.match(earlier))
     there = {path.relative_to(folder).as_posix() for path in parts if path.is_file()}
     return [
         *(f"{folder / name} is missing" for name in sorted(files.keys() - there)),

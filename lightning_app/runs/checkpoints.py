@@ -25,6 +25,7 @@ from lightning_app.common.safe_io import read_torch
 from lightning_app.common.signals import stopping
 from lightning_app.runs.folder import LAST, RunFolder
 
+PACKED = ".safetensors"  # what such a file holds of a checkpoint: `packed_weights`
 CHECKPOINT = "checkpoint"  # key of its metadata
 CARRIED_OVER = (
     "epoch",
@@ -44,27 +45,34 @@ class AtomicCheckpointIO(TorchCheckpointIO):
     @override
     def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any | None = None) -> None:
         target = with_folder(Path(path))
-        buffer = io.BytesIO()
+        packing = target.suffix == PACKED
         try:
-            torch.save(checkpoint, buffer)
+            content = packed_weights(checkpoint) if packing else _saved(checkpoint)
         except (pickle.PicklingError, AttributeError, TypeError) as error:  # what pickle raises, by what it meets
             raise UserError(
                 f"the checkpoint cannot be written ({first_line(error)}): something else than tensors and plain "
                 "Python values is in the state_dict of a callback or in save_hyperparameters."
             ) from error
-        write_atomically(target, buffer.getbuffer(), check=_check)
+        write_atomically(target, content, check=None if packing else _check)
 
     @override
     def load_checkpoint(
         self, path: str | Path, map_location: Any | None = None, weights_only: bool | None = None
     ) -> dict:
-        checkpoint = _read_weights(Path(path)) if Path(path).suffix == ".safetensors" else read_torch(Path(path))
+        checkpoint = _read_weights(Path(path)) if Path(path).suffix == PACKED else read_torch(Path(path))
         if not isinstance(checkpoint, dict) or not isinstance(checkpoint.get("state_dict"), dict):
             raise UserError(
                 f"expected a checkpoint of `fit`, and {path} has no state_dict. Name the checkpoints/last.ckpt of a run, or "
                 "measure weights alone with --model.net CLASS --weights FILE."
             )
         return checkpoint
+
+
+def _saved(checkpoint: Mapping[str, Any]) -> memoryview:
+    """As `torch.save` writes it."""
+    buffer = io.BytesIO()
+    torch.save(checkpoint, buffer)
+    return buffer.getbuffer()
 
 
 def packed_weights(checkpoint: Mapping[str, Any]) -> bytes:

@@ -64,6 +64,16 @@ def test_of_several_runs_a_damaged_one_is_named_and_left_out(make, tmp_path, cap
     assert "log.csv has a row" in capsys.readouterr().err
 
 
+def test_a_page_takes_the_place_of_no_other_file(make, tmp_path, capsys):
+    log = make("a", ["plain"], 1).path / "log.csv"
+    before = log.read_bytes()
+    assert main(["report", str(tmp_path / "runs"), "--out", str(log)]) == 2
+    assert log.read_bytes() == before and "a file, which is not overwritten" in capsys.readouterr().err
+    for _ in range(2):
+        assert main(["report", str(tmp_path / "runs"), "--out", str(tmp_path / "pages.v2")]) == 0
+    assert [path.name for path in (tmp_path / "pages.v2").iterdir()] == ["report.html"]
+
+
 def test_starts_without_what_is_slow_to_import():
     script = (
         "import sys, lightning_app.report; "

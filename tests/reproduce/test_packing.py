@@ -303,13 +303,14 @@ def test_packing_again_mends_what_was_damaged(tmp_path):
     assert pack(run, target, True, KEPT) and contents(target) == whole
 
 
-def test_a_file_that_was_not_packed_is_named(packed):
-    (packed / "measurements" / "other.npz").write_bytes(b"")
+@pytest.mark.parametrize("name", ["measurements/other.npz", "config.before-resume-1.yaml"])
+def test_a_file_that_was_not_packed_is_named(packed, name):
+    (packed / name).write_bytes(b"")
     try:
         (message,) = damage(packed)
     finally:
-        (packed / "measurements" / "other.npz").unlink()
-    assert "other.npz was not packed with the run" in message
+        (packed / name).unlink()
+    assert f"{name} was not packed with the run" in message
 
 
 @PROPERTY
