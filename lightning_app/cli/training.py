@@ -42,6 +42,7 @@ ranks: Any = rank_zero_only  # its attribute `rank` is missing in its types
 FOLDER_VARIABLE = "SKIPSCOPE_RUN_FOLDER"  # rank zero tells the ranks it launches where the run is
 NAMED_TWICE = re.compile(r"more than one stateful callback of type `(\w+)`")  # Lightning's words
 UNMONITORED = "Early stopping conditioned on metric"  # Lightning's words, which go on with the metrics that there are
+PAST_THE_LIMIT = "You restored a checkpoint with current_epoch"  # Lightning's words
 UNFIT = {  # Lightning's callbacks, and what to do instead
     "LearningRateFinder": "train one arm a rate, or several runs, and compare them.",
     "BatchSizeFinder": "set data.batch_size. Measures take as many samples at a time as fit by themselves.",
@@ -329,6 +330,13 @@ class TrainingCLI(LightningCLI):
                 with suppress(MachineError):  # a full disk is not why it stops
                     self.folder.add_divergence(self.trainer.current_epoch + 1, str(error))
             raise
+        except MisconfigurationException as error:
+            if not str(error).startswith(PAST_THE_LIMIT):
+                raise
+            raise UserError(
+                f"nothing is left to train: the checkpoint is of a later epoch than {self.trainer.max_epochs}, the limit. "
+                "Raise trainer.max_epochs to go on."
+            ) from error
 
     def before_fit(self) -> None:
         """What will be done, and where it will be written. W&B says where it uploads, `ProgressLines` how long it takes."""
@@ -384,6 +392,7 @@ class TrainingCLI(LightningCLI):
             self.folder.finish(whole_epochs(self.trainer))
         if not (self.folder.path / LOG).exists():
             print(f"run: {self.folder.path} (no callback logged anything, so there is no report)")
+            self.answer |= {"run": self.folder.path, "nets": {}, "notes": self.folder.notes(), "report": None}
             return
         from lightning_app.report import findings, summary, write_report
 

@@ -119,7 +119,7 @@ class ImageClassifier(pl.LightningModule):
         self._masks: set[tuple[str, str]] = set()  # members and keys of buffers that are infinite from the beginning
         if (net is None) == (not arms):
             got = (
-                "neither: give one, or a configuration or checkpoint that has one"
+                "neither: give one, or --config with a configuration that has one, such as the config.yaml of a run"
                 if net is None
                 else "both: leave one out"
             )

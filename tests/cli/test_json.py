@@ -40,6 +40,16 @@ def test_fit_gives_the_last_numbers_of_the_log(fitted):
         }
 
 
+@pytest.mark.slow
+def test_a_run_of_which_nothing_was_logged_is_an_object_too(tmp_path):
+    silent = ("--trainer.callbacks", "[]", "--trainer.logger", "[]", "--json", "--trainer.max_epochs")
+    done = command(*TINY, *silent, "3", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == {"run": RUN, "nets": {}, "notes": [], "report": None}
+    done = command(*TINY, *silent, "1", *CHECKPOINT, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "") and "nothing is left to train" in done.stderr
+
+
 RUN = "runs/digits/quickstart"
 CHECKPOINT = ("--ckpt_path", f"{RUN}/checkpoints/last.ckpt")
 
