@@ -95,7 +95,7 @@ def _parser() -> argparse.ArgumentParser:
     runs, layer = "run folders, or folders of them, or of results", "layer10, or the middle one"
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help=runs)
     parser.add_argument(
-        "--out", type=Path, metavar="FILE", help="the page, or a folder for it (default: beside the runs)"
+        "--out", type=Path, metavar="FILE", help="the page (*.html), or a folder for it (default: beside the runs)"
     )
     parser.add_argument("--layer", metavar="NAME", help=f"layer of the cushion histograms (default: {layer})")
     files = f"figures and tables as files beside the page: some of {','.join(FORMATS)}"
