@@ -67,7 +67,8 @@ COLUMNS = ("member", "epoch", "step", "name", "value")
 KEY_COLUMNS = ("name", "meaning")
 EPOCH = re.compile(r"epoch=((?:[0-9]{4}|[1-9][0-9]{4,8})(?:\.[0-9]{9})?)")  # as `epoch_folder` spells them
 COUNTED = re.compile(r"[0-9]{1,9}(\.[0-9]*)?")  # an epoch in the log
-STOPPED = re.compile(r"stopped in epoch (\d{1,9}): .*?\bmember '([^']+)'")  # the note of `add_divergence`
+STOPPED = re.compile(r"stopped in epoch (\d{1,9})(: .*?\bmember '([^']+)')")  # the note of `add_divergence`
+WENT_ON = r"stopped in epoch \1, and went on later\2"
 T = TypeVar("T")
 LATEST = 10**9  # epochs and steps: more is damage, and no axis could show it
 
@@ -167,12 +168,12 @@ class RunFolder:
         self.add_notes([f"stopped in epoch {epoch}: {why}"])
 
     def divergence(self) -> tuple[str, int] | None:
-        """The net that ended training last, and in which epoch; None where that is not noted.
+        """The net that ended training last, and in which epoch; None where that is not noted, or training has gone on.
 
         UserError: for notes that are no text.
         """
         found = [match for note in self.notes() if (match := STOPPED.match(note))]
-        return (found[-1][2], int(found[-1][1])) if found else None
+        return (found[-1][3], int(found[-1][1])) if found else None
 
     def _undamaged(self, name: str, read: Callable[[], T]) -> T | None:
         """What a file says so far. One that something else has damaged is set aside, and is no reason to stop a run."""
@@ -203,8 +204,12 @@ class RunFolder:
         return found
 
     def reopen(self) -> None:
-        """Training begins or goes on: the run has no end any more."""
+        """Training begins or goes on: the run has no end any more, and what a net stopped is over."""
         (self.path / FINISHED).unlink(missing_ok=True)
+        noted = self._undamaged(NOTES, self.notes) or []
+        if any(map(STOPPED.match, noted)):
+            text = "".join(f"{STOPPED.sub(WENT_ON, note)}\n" for note in noted)
+            write_atomically(self.path / NOTES, text.encode())
 
     def finish(self, epochs: int) -> None:
         """Note that training came to its end after so many epochs."""

@@ -179,6 +179,7 @@ class Run:
     def diverged(self) -> tuple[str, int] | None:
         """The net that ended training, as its loss was no number, and in which epoch; None where training has gone on since."""
         found = self._undamaged(self.folder.divergence, None)
+        # Runs from before 2026-11-28 did not note that they went on.
         gone_on = found is not None and max(self.last_epochs.values(), default=0) > found[1]
         return None if gone_on or self.finished is not None else found
 

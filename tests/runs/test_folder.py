@@ -192,5 +192,10 @@ def test_how_far_a_run_has_come_is_read_from_the_end_of_its_log(tmp_path):
 def test_who_diverged_is_read_from_the_note(tmp_path, member):
     run = RunFolder(tmp_path)
     assert run.divergence() is None
-    run.add_divergence(4, f"the loss of member '{member}' stopped being a number in epoch 4 (step 7).")
+    said = f"the loss of member '{member}' stopped being a number in epoch 4 (step 7)."
+    run.add_divergence(4, said)
+    assert run.divergence() == (member, 4)
+    run.reopen()
+    assert run.divergence() is None and run.notes() == [f"stopped in epoch 4, and went on later: {said}"]
+    run.add_divergence(4, said)  # again, at the same rate
     assert run.divergence() == (member, 4)
