@@ -276,8 +276,8 @@ class RunFolder:
                 tail = file.read(4096)  # no more: a device has no end
         else:
             tail = read_xz(packed)[-4096:] if (packed := self.path / LOG_PACKED).exists() else b""
-        lines = tail.decode(errors="replace").split("\n")[:-1]
-        found = [line.split(",")[1] for line in lines if line.count(",") == len(COLUMNS) - 1]
+        lines = tail.decode(errors="replace").split("\n")[1:-1]  # less the head or a part of a line, and a torn one
+        found = [row[1] for row in csv.reader(lines) if len(row) == len(COLUMNS)]
         return int(float(found[-1])) if found and COUNTED.fullmatch(found[-1]) else None
 
     def config(self) -> dict:

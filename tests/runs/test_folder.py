@@ -188,6 +188,15 @@ def test_how_far_a_run_has_come_is_read_from_the_end_of_its_log(tmp_path):
     assert run.finished == 300
 
 
+def test_names_with_commas_are_no_reason_to_miss_the_last_epoch(tmp_path):
+    run = RunFolder(tmp_path)
+    run.append([Row("net", 1, 10, "test/error", 0.5)])
+    run.append([Row("plain, deep", 2, 20, "test/error", 0.5)])
+    assert run.last_epoch == 2
+    run.append([Row("", 3, 30, "loss a,b", value) for value in range(400)])  # more than is read from the end
+    assert run.last_epoch == 3
+
+
 @pytest.mark.parametrize("member", ["plain", "residual-seed03"])
 def test_who_diverged_is_read_from_the_note(tmp_path, member):
     run = RunFolder(tmp_path)
