@@ -218,7 +218,6 @@ def spread(pieces: Sequence[Pair], most: int = 8) -> Pair:
 def wrong(outputs: Tensor, labels: Tensor, loss: Loss) -> Tensor | None:
     """How many of the terms (`counted`) are classified wrongly, (); None where the labels are no classes of these outputs."""
     outputs, labels = _aligned(outputs, labels, loss)
-    outputs = classes_second(outputs, labels, loss)
     if not _of_classes(outputs, labels):
         return None
     return ((outputs.argmax(1) != labels) & (labels != ignored_label(loss))).sum()
@@ -227,8 +226,7 @@ def wrong(outputs: Tensor, labels: Tensor, loss: Loss) -> Tensor | None:
 def outside_classes(outputs: Tensor, labels: Tensor, loss: Loss) -> Tensor:
     """Which of the labels that count are no class of these outputs, as those that only a loss itself ignores; bool."""
     outputs, labels = _aligned(outputs, labels, loss)
-    classes = classes_second(outputs, labels, loss).shape[1]
-    return ((labels < 0) | (labels >= classes)) & (labels != ignored_label(loss))
+    return ((labels < 0) | (labels >= outputs.shape[1])) & (labels != ignored_label(loss))
 
 
 def of_samples(outputs: Tensor, labels: Tensor, loss: Loss = cross_entropy) -> Tensor:
@@ -240,8 +238,7 @@ def of_samples(outputs: Tensor, labels: Tensor, loss: Loss = cross_entropy) -> T
     [[1.0986122886681098, nan], [0.0, nan]]
     """
     given = outputs, labels
-    outputs, labels = _aligned(outputs, labels, loss)
-    outputs = classes_second(outputs, labels, loss).double()
+    outputs, labels = _aligned(outputs.double(), labels, loss)
     if not _of_classes(outputs, labels):
         return torch.full((2, len(labels)), torch.nan, dtype=torch.float64, device=labels.device)
     strange = outside_classes(*given, loss)
@@ -263,7 +260,7 @@ def rows_of(outputs: Tensor, labels: Tensor, loss: Loss) -> tuple[Tensor, Tensor
     """A row of outputs (n, classes) for each term, and its label (n,)."""
     outputs, labels = _aligned(outputs, labels, loss)
     (counts,) = (labels.flatten() != ignored_label(loss)).nonzero(as_tuple=True)
-    return classes_second(outputs, labels, loss).movedim(1, -1).flatten(0, -2)[counts], labels.flatten()[counts]
+    return outputs.movedim(1, -1).flatten(0, -2)[counts], labels.flatten()[counts]
 
 
 def _of_tokens(labels: Tensor) -> bool:
@@ -271,9 +268,10 @@ def _of_tokens(labels: Tensor) -> bool:
 
 
 def _aligned(outputs: Tensor, labels: Tensor, loss: Loss) -> tuple[Tensor, Tensor]:
-    """Each output beside the label that it is compared with."""
-    shift = _shift(loss)
-    return (outputs[:, :-shift], labels[:, shift:]) if shift and _of_tokens(labels) else (outputs, labels)
+    """Each output beside the label that it is compared with, classes second."""
+    if (shift := _shift(loss)) and _of_tokens(labels):
+        outputs, labels = outputs[:, :-shift], labels[:, shift:]
+    return classes_second(outputs, labels, loss), labels
 
 
 def _shift(loss: Loss) -> int:
