@@ -366,8 +366,9 @@ class ImageClassifier(pl.LightningModule):
         if self._graphs is None or not pair:  # a graph reads images and labels
             self._evaluate(pairs, batch)
             return
-        _, nets, metrics = zip(*pairs)
-        self._graphs.evaluate(dataloader_idx, self._format(batch), nets, metrics, partial(self._evaluate, pairs))
+        (_, nets, metrics), (images, labels) = zip(*pairs), batch
+        evaluate = partial(self._evaluate, pairs)
+        self._graphs.evaluate(dataloader_idx, (self._format(images), labels), nets, metrics, evaluate)
 
     def _evaluate(
         self,
@@ -541,15 +542,14 @@ class ImageClassifier(pl.LightningModule):
             if isinstance(loss, (OfMaps, ReturnedLoss)):
                 with evaluating(net):
                     loss.look(net, inputs)
-        return self._format((inputs, labels)) if isinstance(inputs, Tensor) else (inputs, labels)
+        return (self._format(inputs) if isinstance(inputs, Tensor) else inputs), labels
 
     def as_trained(self, images: Tensor) -> Tensor:
         """Gathered images as Lightning would have given them to us."""
-        return self._format((self.trainer.precision_plugin.convert_input(images), images))[0]
+        return self._format(self.trainer.precision_plugin.convert_input(images))
 
-    def _format(self, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-        images, labels = batch
-        return images.contiguous(memory_format=torch.channels_last) if self.plan.channels_last else images, labels
+    def _format(self, images: Tensor) -> Tensor:
+        return images.contiguous(memory_format=torch.channels_last) if self.plan.channels_last else images
 
     def _share(self, of: Pass) -> float:
         """1, or on several ranks what makes the mean of the ranks' gradients the mean over the global batch."""
