@@ -24,6 +24,7 @@ from lightning_app.common.files import with_folder, write_atomically, writing
 from lightning_app.common.provenance import commit, processor, threads, versions
 from lightning_app.common.safe_io import read_bytes
 from lightning_app.runs import RunFolder
+from lightning_app.runs.configuration import changed, changes
 from lightning_app.runs.folder import CHECKPOINTS, CONFIG, EARLIER_CONFIG, LAST, LOG
 from lightning_app.runs.loggers import RunLogger, made_by
 
@@ -200,14 +201,9 @@ class SaveRunConfig(SaveConfigCallback):
 def _changes(folder: RunFolder, text: str) -> str:
     """How a run goes on otherwise than it began, in words."""
     try:
-        earlier = folder.config()
+        return changes(changed(folder.config(), yaml.safe_load(text)))
     except UserError:  # a damaged one is kept beside the new one
         return ""
-    if not earlier:
-        return ""
-    from lightning_app.runs.configuration import changed, changes
-
-    return changes(changed(earlier, yaml.safe_load(text)))
 
 
 def _write_config(target: Path, text: str) -> None:

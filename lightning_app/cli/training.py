@@ -300,15 +300,14 @@ class TrainingCLI(LightningCLI):
         kwargs = super()._prepare_subcommand_kwargs(subcommand)
         if "verbose" in kwargs:
             kwargs["verbose"] = False  # Lightning's table rounds to float32: see `after_validate`
-        asked = kwargs.get("ckpt_path")
+        asked, run = kwargs.get("ckpt_path"), self._get(self.config_init, "run")
         if asked == "last" and subcommand == "fit":  # the folder is chosen: not another one now
             last = self.folder.checkpoints / LAST
             kwargs["ckpt_path"] = str(last) if last.exists() else None
         else:
-            kwargs["ckpt_path"] = self._get(self.config_init, "run").checkpoint(asked)
+            kwargs["ckpt_path"] = run.checkpoint(asked)
         if asked == "last" and kwargs["ckpt_path"] is None:
             if subcommand != "fit":
-                run = RunFolders(**self._get(self.config, "run").as_dict())
                 raise UserError(
                     f"--ckpt_path last: expected a run with a checkpoint, found none at {run.parent / run.name}. Train it with "
                     "`fit` first, or name a file."

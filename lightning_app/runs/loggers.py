@@ -36,6 +36,7 @@ from lightning_app.common.errors import UserError, first_line, reason
 from lightning_app.common.files import write_atomically, writing
 from lightning_app.common.provenance import made_with
 from lightning_app.common.seeds import spell_seed
+from lightning_app.runs.configuration import changed, changes
 from lightning_app.runs.folder import CONFIG, MEMBERS, Row, RunFolder
 from lightning_app.runs.lock import take
 from lightning_app.runs.members import describe_members
@@ -199,8 +200,6 @@ class RunLogger(Logger):
         if not earlier:
             write_atomically(self.folder.path / CONFIG, yaml.safe_dump(plain, sort_keys=False).encode())
             return
-        from lightning_app.runs.configuration import changed, changes
-
         if said := changes(changed(earlier, plain)):
             log.warning(said)
 
