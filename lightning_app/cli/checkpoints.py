@@ -270,8 +270,7 @@ def extract_member(checkpoint: Checkpoint, member: str) -> dict[str, Any]:
             "extract takes a net with its optimizer's state, and this file holds the final weights alone: name a checkpoint "
             "(last.ckpt). `measure --ckpt_path` takes this one, with all its nets."
         )
-    (described,) = (one for one in checkpoint["members"] if one["name"] == member)
-    members = {one["name"] for one in checkpoint["members"]}
+    described = {one["name"]: one for one in checkpoint["members"]}
     old = re.compile(rf"(nets|averages)\.{re.escape(member)}\.")
 
     def renamed(name: str) -> str:
@@ -288,11 +287,11 @@ def extract_member(checkpoint: Checkpoint, member: str) -> dict[str, Any]:
         **checkpoint,
         "state_dict": {renamed(n): w for n, w in checkpoint["state_dict"].items() if old.match(n)},
         "optimizer_states": states,
-        "callbacks": _of_member(checkpoint.get("callbacks", {}), member, members),
-        "members": [described | {"name": ALONE}],
+        "callbacks": _of_member(checkpoint.get("callbacks", {}), member, {*described}),
+        "members": [described[member] | {"name": ALONE}],
         "id_weights": {ALONE: [renamed(name) for name in checkpoint["id_weights"][member]]},
         "centres": {ALONE: checkpoint["centres"][member]},
-        "parameters": {ALONE: checkpoint["parameters"][member]},
+        "parameters": {ALONE: counts[member]},
         "running": {ALONE: checkpoint["running"][member]},
     }
 
