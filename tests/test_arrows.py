@@ -1,4 +1,4 @@
-"""Who may import whom: imports go one way, from general to special code (see the map in the README)."""
+"""Who may import whom: imports go one way, from general to special code (see the map in docs/architecture.md)."""
 
 import ast
 import sys

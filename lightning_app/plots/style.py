@@ -1,6 +1,6 @@
 """How a net looks in every figure: colour tells plain from residual, dash and marker do so without colour.
 
-Figures are drawn once and shown on light and on dark pages: matplotlib gets the light colour, and ``drawing`` replaces it
+Figures are drawn once and shown on light and on dark pages: matplotlib gets the light colour, and ``report.panels`` replaces it
 by a CSS variable that the page sets for either. So each colour has one name, and its two values live here only.
 """
 

@@ -149,7 +149,7 @@ def render(sections: Sequence[Section], title: str, page: PageData | None = None
 
 @lru_cache(maxsize=1)
 def _template() -> jinja2.Template:
-    """Everything is escaped, whatever it is, but the SVG that `drawing` made; nothing stays invisible."""
+    """Everything is escaped, whatever it is, but the SVG that `panels` made; nothing stays invisible."""
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent),
         autoescape=True,

@@ -6,7 +6,7 @@ eigenvalues found count exactly, so that a few outliers do not decide the errors
 of a multiple eigenvalue, which only exactly symmetric nets have: those are small, and get all eigenvalues (`exact_spectrum`).
 
 What stochastic quadrature says of an average over the spectrum comes with its standard error. Where the number of
-negative eigenvalues or a percentile is asked for, a few dozen products leave an interval (`quadrature`): nets have most of
+negative eigenvalues or a percentile is asked for, a few dozen products leave an interval (`lanczos`): nets have most of
 their eigenvalues within a hair of zero, and products cannot tell on which side. The interval is logged, not its middle.
 """
 
