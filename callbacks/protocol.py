@@ -233,9 +233,8 @@ def _rows(trainer: pl.Trainer, loader: DataLoader[Any]) -> np.ndarray:
     if isinstance(sampler, SubsetRandomSampler):
         drawn = np.sort(np.asarray(sampler.indices))
     batches = trainer.num_training_batches
-    if getattr(trainer, "overfit_batches", 0) and math.isfinite(
-        batches
-    ):  # the same ones in every epoch, from the front
+    # The same ones in every epoch, from the front.
+    if getattr(trainer, "overfit_batches", 0) and math.isfinite(batches):
         size: int = getattr(loader.batch_sampler, "batch_size", 1)
         drawn = drawn[: int(batches) * size]
     few = min(PROBE, len(drawn))

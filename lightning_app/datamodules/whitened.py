@@ -136,6 +136,5 @@ class WhitenedDigits(WhitenedImages):
 
     @override
     def load(self) -> Splits:
-        return split_digits(
-            lambda grey: torch.from_numpy(grey.astype(np.uint8)).unsqueeze(-1)
-        )  # levels 0..16 as they are
+        # Levels 0..16 as they are.
+        return split_digits(lambda grey: torch.from_numpy(grey.astype(np.uint8)).unsqueeze(-1))

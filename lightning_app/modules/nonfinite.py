@@ -22,9 +22,8 @@ from lightning_app.modules.backends import Answer, Pass, seed_draws
 from lightning_app.modules.members import Member
 
 Part = Literal["data", "weight", "buffer", "forward", "loss", "backward", "update", "unknown"]
-WEIGHTS_EVERY = (
-    50  # steps between looks at weights after an update, beside the first: what is missed shows in the next loss
-)
+# Steps between looks at weights after an update, beside the first: what is missed shows in the next loss.
+WEIGHTS_EVERY = 50
 SHOWN = 3  # samples, tensors or losses that a message names
 ADVICE: Mapping[Part, str] = {
     "data": "Correct these samples, or leave them out.",

@@ -78,9 +78,8 @@ def outlines(
         histogram(axes, np.histogram(values, edges)[0], edges, look, label=f"{arm}, before training")
     for arm, values in finite.items():
         stairs(axes, np.histogram(values, edges)[0], edges, arm, f"{arm}, mean {values.mean():.3g}")
-    axes.legend(
-        **({"loc": "upper center", "bbox_to_anchor": (0.5, -0.2), "ncols": 2} if first else {})
-    )  # four hide lines
+    # Four entries would hide lines.
+    axes.legend(**({"loc": "upper center", "bbox_to_anchor": (0.5, -0.2), "ncols": 2} if first else {}))
     if log:
         axes.set_xscale("log")
 

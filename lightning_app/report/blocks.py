@@ -89,9 +89,8 @@ class Rows:
     line: str = ""  # column that tells several curves of one net apart
     low: str = ""  # columns of the ends of a band
     high: str = ""
-    places: Mapping[str, float] = field(
-        default_factory=dict
-    )  # names in column x -> places on the axis; others are not drawn
+    # Names in column x -> places on the axis; others are not drawn.
+    places: Mapping[str, float] = field(default_factory=dict)
     measures: Sequence[str] = ()  # of the maps, "<prefix>/*/<field>": what is drawn while epochs pass
 
 

@@ -101,11 +101,8 @@ def samples_of(page: PageData, prefix: str) -> list[int]:
     found = set()
     for config, spectrum in _asked(page, prefix):
         data = (config.get("data") or {}).get("init_args") or {}
-        asked, *limits = (
-            spectrum.get("samples"),
-            data.get("probe_size"),
-            data.get("train_limit"),
-        )  # the probe has no more
+        # The probe has no more than its own size and the limit of training.
+        asked, *limits = spectrum.get("samples"), data.get("probe_size"), data.get("train_limit")
         if isinstance(asked, int):
             found.add(min([asked, *(limit for limit in limits if isinstance(limit, int))]))
     return sorted(found)

@@ -40,14 +40,8 @@ ROUNDING = 1e-11  # absolute, of what is computed again: identities leave 1e-16 
 CANCELLED = 1e-3  # of these tolerances, relative to a reading's largest value: what a mean or sd near 0 may change
 NAMES = {"paper": "the paper's number", "values": "seed"}  # of entries, where the word alone would mislead
 NO_NUMBERS = ("inf", "-inf", "nan")  # that JSON has
-BROKEN = (
-    LookupError,
-    TypeError,
-    AttributeError,
-    ValueError,
-    ArithmeticError,
-    OSError,
-)  # what a record leads to that is not as ours
+# What a record leads to that is not as ours.
+BROKEN = (LookupError, TypeError, AttributeError, ValueError, ArithmeticError, OSError)
 
 EPILOG = f"""\
 examples:

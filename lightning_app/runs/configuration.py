@@ -15,15 +15,7 @@ ROOT = "data.init_args.root"
 # Beginnings of keys that may differ between seeds of one thing: these, the seed, and the run's own name and files.
 NOT_COMPARED = (
     *MACHINE_OPTIONS,
-    *(
-        "model.seeds",
-        "seed_everything",
-        "hyperparameters.seed",
-        "run.",
-        "ckpt_path",
-        "save_checkpoint.",
-        ROOT,
-    ),
+    *("model.seeds", "seed_everything", "hyperparameters.seed", "run.", "ckpt_path", "save_checkpoint.", ROOT),
     *("trainer.enable_", "trainer.log_every_n_steps"),
 )
 # Of each the values with which all of the data is used; Lightning takes 1 for one batch and 1.0 for all.

@@ -204,9 +204,8 @@ def _step(
         tap.probe_norms, tap.probe_maps = (), ()
     out = net(images)
     logits = _wide(out)
-    risk = loss(
-        out if isinstance(loss, ReturnedLoss) else logits, labels
-    )  # a net's own loss is found by what it returned
+    # A net's own loss is found by what it returned.
+    risk = loss(out if isinstance(loss, ReturnedLoss) else logits, labels)
     errors = wrong(logits, labels, loss)
     failed = risk.isnan() & (counts_of(labels, loss) > 0)  # the mean over none is NaN too
     if errors is None:

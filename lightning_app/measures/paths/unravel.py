@@ -326,9 +326,8 @@ def _resolved(func: Callable, total: Any, args: tuple, kwargs: dict, signals: Se
                 "a net is resolved into paths if its signals go through linear maps, activations, normalisations, attention "
                 f"and pools, or else make gates; this one calls {_name(func)}: {LEAVE}"
             )
-        resets = found.resets and not all(
-            signal.why for signal in signals
-        )  # what carries no path stays the gate that it was
+        # What carries no path stays the gate that it was.
+        resets = found.resets and not all(signal.why for signal in signals)
         last = found.floor if resets else max(found.floor, min(signal.last for signal in signals))
         parts = found.parts(func, total, *args, **kwargs)
     except (AttributeError, KeyError, TypeError) as error:  # a way to call it that its rule does not know

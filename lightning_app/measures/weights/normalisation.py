@@ -207,9 +207,8 @@ class _Watch(TorchFunctionMode):
         self._uses: Counter[int] = Counter()  # of parameters, by id
         self._outputs: dict[int, tuple[nn.Module, Tensor]] = {}  # by id; held, so that no id is used again
         self._takers: defaultdict[nn.Module, set] = defaultdict(set)  # layer -> who takes its output
-        self._sources: dict[
-            nn.Module, nn.Module
-        ] = {}  # normalisation that is its formula -> layer whose output it takes
+        # Normalisation that is its formula -> layer whose output it takes.
+        self._sources: dict[nn.Module, nn.Module] = {}
         self._inside: nn.Module | None = None  # the normalisation that is running
         self._last: str | None = None  # name of the last layer that ran
         self._names: dict[nn.Module, str] = {layer.module: layer.name for layer in layers_of(net)}

@@ -19,10 +19,8 @@ COLUMNS = {  # those that were measured are shown
     "{unseen} error E": "{unseen}/error",
     "{unseen} risk": "{unseen}/risk",
 }
-PROBE = {
-    "risk on the probe": "probe/risk",
-    "error on the probe": "probe/error",
-}  # where there is no risk on all training data
+# Where there is no risk on all training data.
+PROBE = {"risk on the probe": "probe/risk", "error on the probe": "probe/error"}
 GAP = "gap: {unseen} − train error"
 CAPTION = (
     "Values after the final epoch, whichever epoch was best. L: mean {loss} over the training samples. C: L plus the "
