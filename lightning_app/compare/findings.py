@@ -10,7 +10,7 @@ import numpy as np
 
 from lightning_app.common.numbers import brief, plural, whole
 from lightning_app.common.text import escaped_latex, printable
-from lightning_app.compare.sides import RISKS, Sides
+from lightning_app.compare.sides import Sides
 from lightning_app.statistics.paired import CONFIDENCE, Spread, differences, error_at_risk, spread
 from lightning_app.statistics.sequential import PLANNED, Order, confidence_sequence, order, pairs_needed
 
@@ -78,8 +78,7 @@ def compare(
 
 def errors_at_equal_risk(sides: Sides, name: str) -> tuple[float, np.ndarray, np.ndarray] | None:
     """The lowest training risk that all nets reach, and the errors there; None: not an error, or no such risk."""
-    risk = next((risk for risk in RISKS if risk in sides.names), None)
-    if risk is None or not _has_equal_risk(name):
+    if (risk := sides.risk) is None or not _has_equal_risk(name):
         return None
     curves = []
     for nets in (sides.a, sides.b):

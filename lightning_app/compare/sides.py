@@ -38,6 +38,11 @@ class Sides:
         going_on = [net for net in self.a + self.b if not _has_stopped(net)] or [*self.a, *self.b]
         return set.intersection(*(set(net.names) for net in going_on))
 
+    @property
+    def risk(self) -> str | None:
+        """The name of the training risk that was measured of all nets; None: none was."""
+        return next((name for name in RISKS if name in self.names), None)
+
     def chosen(self, patterns: Iterable[str]) -> list[str]:
         """The names that match, in the order of patterns, then of the log.
 

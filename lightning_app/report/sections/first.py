@@ -14,7 +14,7 @@ import numpy as np
 from lightning_app.common.errors import UserError
 from lightning_app.common.numbers import brief, plural
 from lightning_app.compare.findings import Verdict, errors_at_equal_risk, judged
-from lightning_app.compare.sides import RISKS, Sides, matched
+from lightning_app.compare.sides import Sides, matched
 from lightning_app.report.blocks import Cell, Section, Sentences
 from lightning_app.report.page_data import PageData
 from lightning_app.report.pairs import counterparts
@@ -132,8 +132,7 @@ def _questions(page: PageData, sides: Sides, own: bool) -> Iterator[Question]:
 
 def _epochs(sides: Sides) -> Question | None:
     """To the lowest round training risk that all nets reach."""
-    risk = next((risk for risk in RISKS if risk in sides.names), None)
-    if risk is None:
+    if (risk := sides.risk) is None:
         return None
     ends = common_levels([net.series(risk).to_numpy() for net in sides.a + sides.b], 2)
     if not len(ends):
