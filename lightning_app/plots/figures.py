@@ -18,6 +18,7 @@ from lightning_app.plots.style import INK as INK
 
 FORMATS = ("pdf", "svg", "png")
 PANEL = (3.6, 2.9)  # inches
+BINS = 120  # of `outlines`
 RC: Any = AXES | {
     "font.size": 9,
     "axes.titlesize": 9,
@@ -56,9 +57,7 @@ def band(axes: Axes, curves: pd.DataFrame, arm: str, label: str) -> None:
     over_seeds(axes, [seeds[seed] for seed in seeds], _plain_line(arm), label=label)
 
 
-def outlines(
-    axes: Axes, samples: Mapping[str, np.ndarray], before: Mapping[str, np.ndarray] = {}, bins: int = 120
-) -> None:
+def outlines(axes: Axes, samples: Mapping[str, np.ndarray], before: Mapping[str, np.ndarray] = {}) -> None:
     """Histograms of positive samples by arm over common bins, means in the legend; NaN and infinity are left out.
 
     From zero on, or logarithmic where the samples lie more than two decades apart.
@@ -72,7 +71,7 @@ def outlines(
     every = [*finite.values(), *first.values()]
     low, high = (function([function(values) for values in every]) for function in (np.min, np.max))
     log = high > 100 * low
-    edges = np.geomspace(low / 1.1, high * 1.1, bins + 1) if log else np.linspace(0, high * 1.02, bins + 1)
+    edges = np.geomspace(low / 1.1, high * 1.1, BINS + 1) if log else np.linspace(0, high * 1.02, BINS + 1)
     for arm, values in first.items():
         look = Style(colour(arm), ":", "")
         histogram(axes, np.histogram(values, edges)[0], edges, look, label=f"{arm}, before training")
