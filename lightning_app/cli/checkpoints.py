@@ -66,7 +66,12 @@ def extract(argv: list[str]) -> int:
 def _parser(name: str, description: str, examples: str) -> Parser:
     made = Parser(prog=f"python main.py {name}", description=description, epilog=examples)
     made.add_argument("source", type=Path, metavar="IN.ckpt", help="checkpoint that fit has written")
-    made.add_argument("target", type=Path, metavar="OUT.ckpt", help="where to write; never an existing file")
+    made.add_argument(
+        "target",
+        type=Path,
+        metavar="OUT.ckpt",
+        help="where to write (*.safetensors: weights alone); never an existing file",
+    )
     return made
 
 
@@ -94,6 +99,11 @@ def _rewrite(argv: list[str], command: Parser, change: Change) -> int:
     files.save_checkpoint(changed, options.target)
     print(*lines, sep="\n")
     return 0
+
+
+def _weights_alone(target: Path) -> bool:
+    """Whether a file of that name has no optimizer's state (`AtomicCheckpointIO`)."""
+    return target.suffix.lower() == ".safetensors"
 
 
 def _check_member(checkpoint: Checkpoint, member: str) -> None:
@@ -124,7 +134,7 @@ class Shift:
 
 def _transferred(checkpoint: Checkpoint, options: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
     changed, shifts = transfer_checkpoint(checkpoint, options.inverse, options.member)
-    trains = "optimizer_states" in checkpoint
+    trains = "optimizer_states" in checkpoint and not _weights_alone(options.target)
     kept = (
         "the optimizer's state is kept: T is a translation"
         if trains
@@ -242,6 +252,7 @@ def _extracted(checkpoint: Checkpoint, options: argparse.Namespace) -> tuple[dic
     return alone, [
         f"written: {options.target} ({in_words(one)}, was '{options.member}')",
         f"Use it with a configuration of that one net and --model.seeds {spell_seeds([one['seed']])}{decay}",
+        *["It has the weights alone: to measure or test, fit cannot go on from them."] * _weights_alone(options.target),
     ]
 
 

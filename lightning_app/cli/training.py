@@ -384,7 +384,10 @@ class TrainingCLI(LightningCLI):
 
     def after_fit(self) -> None:
         """Say what came out and where it is."""
-        if not self.trainer.is_global_zero or self.trainer.fast_dev_run:
+        if not self.trainer.is_global_zero:
+            return
+        if self.trainer.fast_dev_run:
+            self.answer |= {"run": None, "nets": {}, "notes": [], "report": None}
             return
         began = (self.folder.path / CONFIG).exists() and self.folder.finished is None and self._is_same(self.folder)
         if self._stopper.trained or began:  # else nothing was left to train, of a run that stays what it is

@@ -1,6 +1,7 @@
 """The command ``python main.py compare``."""
 
 import argparse
+import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -47,6 +48,7 @@ def main(argv: list[str]) -> int:
     options = _parser().parse_args(argv)
     if options.latex and options.plan is not None:
         raise UserError("--latex prints rows of findings, and --plan finds none: leave one of them out.")
+    _check_out(options.out)
     sides = sides_of(options.a, options.b)
     names = sides.chosen(options.metric or ["test/error"])
     if options.plan is not None:
@@ -63,13 +65,23 @@ def main(argv: list[str]) -> int:
     return CODES[found[0].verdict]
 
 
+def _check_out(out: Path | None) -> None:
+    """Findings take the place of findings only."""
+    if out is None or not out.exists():
+        return
+    try:
+        said = json.loads(out.read_bytes()) if out.is_file() else None
+    except (OSError, ValueError):
+        said = None
+    if not (isinstance(said, dict) and said.keys() & {"findings", "needed"}):
+        what = "a file of another kind, which is not overwritten" if out.is_file() else "no file"
+        raise UserError(f"--out: expected a new file, or one that compare has written, got {out}: {what}.")
+
+
 def _write(out: Path | None, data: Mapping[str, Any]) -> None:
     """Exit code 1 would be a verdict: a file that cannot be written is a mistake here."""
     if out is None:
         return
-    if out.is_dir() or (out.exists() and out.suffix != ".json"):
-        what = "a folder" if out.is_dir() else "a file of another kind, which is not overwritten"
-        raise UserError(f"--out: expected a new file, or one that ends in .json, got {out}: {what}.")
     try:
         write_atomically(with_folder(out), as_json(data).encode())
     except MachineError as error:

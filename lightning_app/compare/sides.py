@@ -1,5 +1,6 @@
 """The two sides of a comparison: which nets they have, which of them are pairs, and what must be known about that."""
 
+import itertools
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -114,8 +115,7 @@ def matched(nets_a: Sequence[Net], nets_b: Sequence[Net]) -> Sides:
     runs = {net.run.folder.path: net.run for net in (*nets_a, *nets_b)}
     for run in runs.values():
         notes += [f"{run.label}: {changes(found)}." for found in run.changed_options]
-        if len(runs) > 1:  # nets of one run have all gone its way
-            anywhere |= {key: values for found in run.changed_options for key, values in found.items()}
+        notes += [f"{run.label}: {damaged}" for damaged in run.damage]
     known = nets_a[0].run.folder == nets_b[0].run.folder or all("data" in net.run.config for net in (*nets_a, *nets_b))
     if known and (other := [key for key in anywhere if WHAT_IS_LEARNT.fullmatch(key)]):
         values = " and ".join(str(value) for value in anywhere[other[0]])
@@ -124,9 +124,13 @@ def matched(nets_a: Sequence[Net], nets_b: Sequence[Net]) -> Sides:
         )
     last = max(net.epoch for net in (*nets_a, *nets_b))
     notes += [note for side, nets in (("A", nets_a), ("B", nets_b)) for note in _unfinished(side, nets, last)]
-    data = [key for key in anywhere if key.startswith("data.") and key not in MEASURING]
     seeds = [{net.seed: net for net in side} for side in (nets_a, nets_b)]
     shared = sorted(seed for seed in seeds[0].keys() & seeds[1].keys() if seed is not None)
+    homes = [{seed: net.run.folder.path for seed, net in side.items()} for side in seeds]
+    one_way = all(homes[0][seed] == homes[1][seed] for seed in shared)  # each pair of one run
+    apart = {} if one_way else _ways_apart(runs.values())
+    known &= one_way or not any(run.damage for run in runs.values())
+    data = [key for key in {**anywhere, **apart} if key.startswith("data.") and key not in MEASURING]
     if shared and not data and known:
         left_out = len(nets_a) + len(nets_b) - 2 * len(shared)
         if left_out:
@@ -140,6 +144,23 @@ def matched(nets_a: Sequence[Net], nets_b: Sequence[Net]) -> Sides:
     if len(nets_a) != len(nets_b):
         notes.append(f"A has {len(nets_a)} nets and B {len(nets_b)}: the first {count} of each are compared.")
     return Sides(tuple(nets_a[:count]), tuple(nets_b[:count]), None, tuple(notes), options)
+
+
+def _ways_apart(runs: Iterable[Run]) -> dict[str, tuple[Any, Any]]:
+    """Options of the data that runs changed when they were resumed, and not all alike; after which epoch is not known.
+
+    An option that the earlier configuration lacks is one of a newer version, and no change.
+    """
+    ways: list[list[dict[str, tuple[Any, Any]]]] = []
+    for run in runs:
+        both = itertools.pairwise(map(compared, [*run.earlier_configs, run.config]))
+        found = [differing(old, {key: new.get(key) for key in old}) for old, new in both]
+        ways.append(
+            [of_data for each in found if (of_data := {k: v for k, v in each.items() if k.startswith("data.")})]
+        )
+    return (
+        {key: values for way in ways for each in way for key, values in each.items()} if ways[1:] != ways[:-1] else {}
+    )
 
 
 def _nets(side: str) -> list[Net]:

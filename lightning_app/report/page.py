@@ -1,6 +1,7 @@
 """Sections through the template: one HTML file that needs no other, no network, and is complete without its script."""
 
 import gc
+import os
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -93,7 +94,7 @@ def write_report(
         raise UserError(f"expected at least one run to report on, got {got}.")
     target = out or (runs[0].path if len(runs) == 1 else parent_of([run.path for run in runs]))
     if target.suffix.lower() not in PAGES or target.is_dir():
-        if target.is_file():
+        if os.path.lexists(target) and not target.is_dir():
             raise UserError(
                 f"expected a page (*.html) or a folder for it, got {target}: a file, which is not overwritten."
             )

@@ -1,7 +1,7 @@
 """Evidence: what of a finished or interrupted run is kept with the results, small enough to commit.
 
-    results/<paper>/runs/<run>/     config.yaml, made.jsonl, members.csv, layers.csv, notes.txt, id, finished
-                                                                    as the run wrote them
+    results/<paper>/runs/<run>/     config.yaml, made.jsonl, members.csv, layers.csv, notes.txt, id, finished,
+                                    config.before-resume-*.yaml     as the run wrote them
                                     log.csv.xz                      every number
                                     measurements/...                the arrays that claims and figures read
                                     checkpoints/weights.safetensors the final weights of a finished run
@@ -120,7 +120,7 @@ def _contents(run: RunFolder, finished: bool, arrays: Collection[tuple[str, floa
     """
     last = run.checkpoints / LAST
     to_go_on_from = read_bytes(last) if last.is_file() and not finished else None
-    for name in SMALL_FILES:
+    for name in (*SMALL_FILES, *sorted(path.name for path in run.path.glob(EARLIER_CONFIG.format("*")))):
         if (run.path / name).is_file():
             yield name, _without_machine_paths(read_bytes(run.path / name), run.config())
     yield LOG_PACKED, lzma.compress(read_bytes(run.path / LOG), preset=6)

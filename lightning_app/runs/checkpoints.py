@@ -17,6 +17,7 @@ import torch
 from lightning_fabric.plugins.io.torch_io import TorchCheckpointIO
 from pytorch_lightning.callbacks import Checkpoint
 from pytorch_lightning.utilities import rank_zero_only
+from torch import Tensor
 from typing_extensions import override
 
 from lightning_app.common.errors import UserError, at_least, first_line
@@ -45,7 +46,7 @@ class AtomicCheckpointIO(TorchCheckpointIO):
     @override
     def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any | None = None) -> None:
         target = with_folder(Path(path))
-        packing = target.suffix == PACKED
+        packing = target.suffix.lower() == PACKED
         try:
             content = packed_weights(checkpoint) if packing else _saved(checkpoint)
         except (pickle.PicklingError, AttributeError, TypeError) as error:  # what pickle raises, by what it meets
@@ -59,7 +60,7 @@ class AtomicCheckpointIO(TorchCheckpointIO):
     def load_checkpoint(
         self, path: str | Path, map_location: Any | None = None, weights_only: bool | None = None
     ) -> dict:
-        checkpoint = _read_weights(Path(path)) if Path(path).suffix == PACKED else read_torch(Path(path))
+        checkpoint = _read_weights(Path(path)) if Path(path).suffix.lower() == PACKED else read_torch(Path(path))
         if not isinstance(checkpoint, dict) or not isinstance(checkpoint.get("state_dict"), dict):
             raise UserError(
                 f"expected a checkpoint of `fit`, and {path} has no state_dict. Name the checkpoints/last.ckpt of a run, or "
@@ -83,6 +84,12 @@ def packed_weights(checkpoint: Mapping[str, Any]) -> bytes:
     from safetensors.torch import save
 
     said = {key: checkpoint[key] for key in CARRIED_OVER if key in checkpoint}
+    for name, tensor in checkpoint["state_dict"].items():
+        dense = isinstance(tensor, Tensor) and tensor.layout is torch.strided and not tensor.is_quantized
+        if not dense or tensor.dtype is torch.complex128:
+            raise UserError(
+                f"{PACKED} files hold dense tensors, and '{name}' of the net's state is none: save it as *.ckpt."
+            )
     copied = partial(torch.clone, memory_format=torch.contiguous_format)
     weights = {name: copied(tensor.detach()) for name, tensor in checkpoint["state_dict"].items()}
     return save(weights, {CHECKPOINT: json.dumps(said)})

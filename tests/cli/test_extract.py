@@ -54,15 +54,19 @@ def test_it_goes_on_as_the_bank_would(saved, tmp_path):
     assert same_weights(theirs, one.members[0].net)
 
 
-def test_as_safetensors_it_is_the_weights_and_what_they_are_of(saved, tmp_path):
+def test_as_safetensors_it_is_the_weights_and_what_they_are_of(saved, tmp_path, capsys):
     read = AtomicCheckpointIO().load_checkpoint
     assert main(["extract", str(saved), str(tmp_path / "one.safetensors"), "--member", "residual-seed01"]) == 0
+    assert "weights alone: to measure or test, fit cannot go on" in capsys.readouterr().out
     packed, whole = read(tmp_path / "one.safetensors"), read(extracted(saved, tmp_path))
     assert identical(packed["state_dict"], whole["state_dict"]) and packed["members"] == whole["members"]
     with pytest.raises(UserError, match="without the optimizer's state"):
         trainer(2, plugins=[AtomicCheckpointIO()]).fit(
             alone(), datamodule=digits(), ckpt_path=tmp_path / "one.safetensors"
         )
+    odd = read(saved) | {"state_dict": {"net._extra_state": {"steps": 1}}}
+    with pytest.raises(UserError, match="hold dense tensors"):
+        AtomicCheckpointIO().save_checkpoint(odd, tmp_path / "odd.safetensors")
 
 
 def test_it_is_what_training_alone_would_have_saved(saved, tmp_path):

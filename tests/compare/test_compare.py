@@ -185,15 +185,19 @@ def test_uncertainties_are_neither_good_nor_bad(tmp_path, name, capsys):
 
 def test_a_file_that_cannot_be_written_is_a_mistake_and_no_verdict(run, tmp_path, capsys):
     log = Path(run, "log.csv").read_bytes()
+    (tmp_path / "packed.json").write_text('{"files": {}}')
     for out, why in (
-        (str(tmp_path), "a folder"),
+        (tmp_path, f"got {tmp_path}: no file"),
         (f"{run}/log.csv", "a file of another kind"),
-        (f"{run}/log.csv/new", ""),
+        (tmp_path / "packed.json", "a file of another kind"),
+        (f"{run}/log.csv/new", "log.csv cannot be written"),
     ):
-        assert main(["compare", f"{run}:bad", f"{run}:good", "--json", "--out", out]) == 2
+        assert main(["compare", f"{run}:bad", f"{run}:good", "--json", "--out", str(out)]) == 2
         said = capsys.readouterr()
-        assert not said.out and f"--out: {why and 'expected a new file'}" in said.err and why in said.err
+        assert not said.out and "error: --out: " in said.err and why in said.err
     assert Path(run, "log.csv").read_bytes() == log
+    for _ in range(2):  # findings in place of findings
+        assert main(["compare", f"{run}:bad", f"{run}:good", "--out", str(tmp_path / "found")]) == 1
     assert main(["compare", f"{run}:good", f"{run}:bad", "--plan", "0.01", "--out", str(tmp_path / "plan.json")]) == 0
     assert json.loads((tmp_path / "plan.json").read_text())["needed"] == 11
     assert main(["compare", f"{run}:good", f"{run}:bad", "--plan", "0.01", "--latex"]) == 2
@@ -209,20 +213,41 @@ def test_what_there_is_instead(run, capsys):
     assert "expected the name of an arm behind the colon" in capsys.readouterr().err
 
 
+def resumed(run: RunFolder, **before) -> str:
+    """A run that had other options of the data before it was resumed."""
+    earlier = {**run.config(), "data": {**DATA, "init_args": before}, "trainer": {"max_epochs": 2}}
+    (run.path / "config.before-resume-1.yaml").write_text(yaml.safe_dump(earlier))
+    return str(run.path)
+
+
 def test_a_run_that_went_on_with_other_data_is_not_paired_with_one_that_had_these_throughout(tmp_path, capsys):
-    changed = make(tmp_path / "changed", {"good": GOOD, "bad": BAD})
+    changed = resumed(make(tmp_path / "changed", {"good": GOOD, "bad": BAD}), batch_size=64)
     make(tmp_path / "other", {"good": GOOD, "bad": BAD})
-    before = {**changed.config(), "data": {**DATA, "init_args": {"batch_size": 64}}, "trainer": {"max_epochs": 2}}
-    (changed.path / "config.before-resume-1.yaml").write_text(yaml.safe_dump(before))
-    assert main(["compare", f"{changed.path}:good", f"{tmp_path}/other:bad"]) == 0
+    assert main(["compare", f"{changed}:good", f"{tmp_path}/other:bad"]) == 0
     said = capsys.readouterr().out
     assert "changed: going on with other options than before: data.init_args.batch_size 64 -> 128." in said
     assert (
         "Not paired by seed, because their data differ (data.init_args.batch_size)" in said and "max_epochs" not in said
     )
-    assert main(["compare", f"{changed.path}:good", f"{changed.path}:bad"]) == 0
+    Path(changed, "config.before-resume-1.yaml").write_text("a: [")
+    assert main(["compare", f"{changed}:good", f"{tmp_path}/other:bad"]) == 0
     said = capsys.readouterr().out
-    assert "paired by seed: 0, 1" in said and "going on with other options" in said
+    assert "changed: " in said and "before-resume-1.yaml" in said and "Not paired by seed" in said
+
+
+@pytest.mark.parametrize("before", [{"batch_size": 64}, {}], ids=["another size", "an option of a newer version"])
+def test_runs_that_went_one_way_are_paired(tmp_path, capsys, before):
+    """Arms of one run, seeds in a run each of which one was resumed, and two runs that were resumed alike."""
+    for seed in (0, 1):
+        run = make(tmp_path / "both" / str(seed), {"good": GOOD[seed : seed + 1], "bad": BAD[seed : seed + 1]}, [seed])
+    resumed(run, **before)
+    for name in ("one", "other"):
+        resumed(make(tmp_path / name, {"good": GOOD, "bad": BAD}), **before)
+    both, one, other = (f"{tmp_path}/{name}" for name in ("both", "one", "other"))
+    for a, b in ((f"{one}:good", f"{one}:bad"), (f"{both}:good", f"{both}:bad"), (f"{one}:good", f"{other}:bad")):
+        assert main(["compare", a, b]) in (0, 4)
+        said = capsys.readouterr().out
+        assert "paired by seed: 0, 1" in said and "going on with other options" in said
 
 
 def test_a_link_to_a_run_is_the_run(run, tmp_path):
