@@ -86,9 +86,9 @@ NO_MAP = "a cushion is of a convolution, a linear map, an embedding or attention
 
 
 def measurable(surveyed: tuple[Surveyed, ...]) -> tuple[Layer, ...]:
-    """The layers that have cushions, by number."""
+    """The layers that have cushions, by number, then by call."""
     layers = [found.layer for found in surveyed if found.layer is not None and not found.reason]
-    return tuple(sorted(layers, key=lambda layer: layer.name))
+    return tuple(sorted(layers, key=lambda layer: (layer.name.removesuffix(f"_{layer.call}"), layer.call)))
 
 
 def _reason(layer: Layer, calls: list[int], samples: int) -> str:

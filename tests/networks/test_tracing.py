@@ -169,3 +169,8 @@ def test_a_subclass_is_compared_whatever_it_puts_out():
     assert found.reason == ""
     (found,) = survey(nn.Sequential(Positions(4, 2)), torch.tensor([[50, 70]]))  # no rows of its weight
     assert "class Positions computes something else" in found.reason
+
+
+def test_the_tenth_call_of_a_layer_comes_after_the_ninth():
+    names = [layer.name for layer in measurable(survey(nn.Sequential(*[nn.Linear(2, 2)] * 11), torch.zeros(1, 2)))]
+    assert names == ["layer01", *(f"layer01_{call}" for call in range(2, 12))]
