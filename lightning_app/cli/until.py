@@ -1,5 +1,6 @@
 """``fit --until``: seeds are trained until the question which of two arms is better is settled."""
 
+import math
 import re
 import subprocess
 import sys
@@ -70,7 +71,7 @@ class Question:
             margin = float(found["margin"]) if found and found["margin"] else None
         except ValueError:
             margin = -1.0
-        if not found or not settled.keys() >= {*chosen} or (margin is not None and not margin > 0):
+        if not found or not settled.keys() >= {*chosen} or (margin is not None and not 0 < margin < math.inf):
             raise UserError(f"{OPTION} expects a number, verdicts and a margin, as in {EXAMPLE}; got '{words}'.")
         if found["verdicts"] and "equivalent" in chosen and margin is None:
             raise UserError(f"{OPTION}: equivalent within what? Give a margin, as in {EXAMPLE}.")
@@ -159,7 +160,7 @@ def options_of(argv: Sequence[str]) -> tuple[list[str], Question, int]:
         else:
             own[name] = own_value
             given.add(name)
-    if not own[MOST].isdigit() or int(own[MOST]) < FIRST:
+    if not own[MOST].isdecimal() or int(own[MOST]) < FIRST:
         raise UserError(f"{MOST} expects a number of seeds, at least {FIRST}, got '{own[MOST]}'.")
     return words, Question.parse(own[OPTION]), int(own[MOST])
 

@@ -25,7 +25,8 @@ def test_questions():
 
 
 @pytest.mark.parametrize(
-    "words", ["", "test/error: best", "test/error within", "a: better within 0", "a: better within 1e"]
+    "words",
+    ["", "test/error: best", "test/error within", "a: better within 0", "a: better within 1e", "a: worse within 1e999"],
 )
 def test_no_question_gets_an_example(words):
     with pytest.raises(UserError, match=r"--until expects .* as in --until \"test/error: better"):
@@ -41,6 +42,7 @@ def test_an_equivalence_has_a_margin():
     ("words", "said"),
     [
         (["--until", "test/error", "--max-seeds", "6"], "--max-seeds expects a number of seeds, at least 7, got '6'"),
+        (["--until", "test/error", "--max-seeds", "²"], "--max-seeds expects a number of seeds, at least 7, got '²'"),
         (["--until"], "--until expects a value"),
         (["--until", "test/error", "--until=test/risk"], "--until is given twice"),
         (["--until", "test/error", "--print_config"], "--until trains: leave out --print_config"),
