@@ -174,7 +174,7 @@ class ImageClassifier(pl.LightningModule):
     @override
     def configure_model(self) -> None:
         """Twins are exact only in the precision they train in: with 64-true, transfer again after widening."""
-        if torch.get_default_dtype() == torch.float64 and next(self.parameters()).dtype == torch.float32:
+        if torch.get_default_dtype() == torch.float64 and any(w.dtype == torch.float32 for w in self.parameters()):
             self.double()
             for member in self.members:
                 if member.twin_of is not None:
