@@ -39,7 +39,7 @@ def test_a_bank_logs_what_a_loop_by_hand_sees_in_the_same_steps(tmp_path):
             x, y = batch[member.seed]
             watch = SignalWatch(net)
             optimizer.zero_grad()
-            cost = F.cross_entropy(net(module._format((x, y))[0]), y)
+            cost = F.cross_entropy(net(module._format(x)), y)
             cost.backward()
             for weight in net.parameters():
                 weight.grad += 1e-4 * weight.detach()
