@@ -101,11 +101,6 @@ def _rewrite(argv: list[str], command: Parser, change: Change) -> int:
     return 0
 
 
-def _weights_alone(target: Path) -> bool:
-    """Whether a file of that name has no optimizer's state (`AtomicCheckpointIO`)."""
-    return target.suffix.lower() == ".safetensors"
-
-
 def _check_member(checkpoint: Checkpoint, member: str) -> None:
     names = [one["name"] for one in checkpoint.get("members", [])]
     if member not in names:
@@ -133,8 +128,10 @@ class Shift:
 
 
 def _transferred(checkpoint: Checkpoint, options: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
+    from lightning_app.runs.checkpoints import holds_weights_alone
+
     changed, shifts = transfer_checkpoint(checkpoint, options.inverse, options.member)
-    trains = "optimizer_states" in checkpoint and not _weights_alone(options.target)
+    trains = "optimizer_states" in checkpoint and not holds_weights_alone(options.target)
     kept = (
         "the optimizer's state is kept: T is a translation"
         if trains
@@ -244,6 +241,7 @@ def _nothing_to_shift(members: Collection[Mapping[str, Any]], shiftable: bool, i
 
 def _extracted(checkpoint: Checkpoint, options: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
     from lightning_app.modules.resume import in_words
+    from lightning_app.runs.checkpoints import holds_weights_alone
 
     alone = extract_member(checkpoint, options.member)
     (one,) = alone["members"]
@@ -252,7 +250,8 @@ def _extracted(checkpoint: Checkpoint, options: argparse.Namespace) -> tuple[dic
     return alone, [
         f"written: {options.target} ({in_words(one)}, was '{options.member}')",
         f"Use it with a configuration of that one net and --model.seeds {spell_seeds([one['seed']])}{decay}",
-        *["It has the weights alone: to measure or test, fit cannot go on from them."] * _weights_alone(options.target),
+        *["It has the weights alone: to measure or test, fit cannot go on from them."]
+        * holds_weights_alone(options.target),
     ]
 
 

@@ -46,7 +46,7 @@ class AtomicCheckpointIO(TorchCheckpointIO):
     @override
     def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any | None = None) -> None:
         target = with_folder(Path(path))
-        packing = target.suffix.lower() == PACKED
+        packing = holds_weights_alone(target)
         try:
             content = packed_weights(checkpoint) if packing else _saved(checkpoint)
         except (pickle.PicklingError, AttributeError, TypeError) as error:  # what pickle raises, by what it meets
@@ -60,13 +60,18 @@ class AtomicCheckpointIO(TorchCheckpointIO):
     def load_checkpoint(
         self, path: str | Path, map_location: Any | None = None, weights_only: bool | None = None
     ) -> dict:
-        checkpoint = _read_weights(Path(path)) if Path(path).suffix.lower() == PACKED else read_torch(Path(path))
+        checkpoint = _read_weights(Path(path)) if holds_weights_alone(Path(path)) else read_torch(Path(path))
         if not isinstance(checkpoint, dict) or not isinstance(checkpoint.get("state_dict"), dict):
             raise UserError(
                 f"expected a checkpoint of `fit`, and {path} has no state_dict. Name the checkpoints/last.ckpt of a run, or "
                 "measure weights alone with --model.net CLASS --weights FILE."
             )
         return checkpoint
+
+
+def holds_weights_alone(file: Path) -> bool:
+    """Whether a file of that name has no optimizer's state (`packed_weights`)."""
+    return file.suffix.lower() == PACKED
 
 
 def _saved(checkpoint: Mapping[str, Any]) -> memoryview:
