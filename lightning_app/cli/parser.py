@@ -179,6 +179,8 @@ def _did_you_mean(word: str, known: Iterable[str]) -> str | None:
         return f"did you mean {OTHERWISE_NAMED[last]}?"
     if not group and (whole := sorted(key for key in known if key.endswith(f".{last}"))):
         return f"did you mean {' or '.join(whole[:3])}?"
+    if group and (respelled := _respelled(word, known)):
+        return f"did you mean {respelled}?"
     near = nearest(word, known, 2, 0.75)
     by_last = {key: key.rsplit(".", 1)[-1] for key in known}
     for similar in nearest(last, set(by_last.values()), 2, 0.7):
@@ -196,6 +198,24 @@ def _did_you_mean(word: str, known: Iterable[str]) -> str | None:
             f"the class of '{group}' has no argument '{last}'; if it takes **kwargs, write {group}.dict_kwargs.{last}."
         )
     return f"did you mean {' or '.join(near)}?" if near else None
+
+
+def _respelled(word: str, known: Iterable[str]) -> str | None:
+    """A dotted key, each unknown part replaced by the nearest of its group; None where there is none, or nothing to replace.
+
+    >>> _respelled("model.arm.plain", ["model.arms", "model.seeds", "run.plan"])
+    'model.arms.plain'
+    """
+    found: list[str] = []
+    for part in word.split("."):
+        group = "".join(f"{above}." for above in found)
+        inside = (key.removeprefix(group) for key in known if key.startswith(group) and "." in key)
+        names = {rest.split(".")[0] for rest in inside} - {"help"}
+        near = [part] if part in names or not names else nearest(part, names, 1, 0.75)
+        if not near:
+            return None
+        found += near
+    return respelled if (respelled := ".".join(found)) != word else None
 
 
 def _nearest_file(missing: Path) -> str | None:

@@ -200,6 +200,7 @@ def test_a_diverging_run_keeps_what_was_logged(tmp_path):
         (("--model.weight_decay", "-1"), ("weight_decay is lambda >= 0",)),
         (("--model.seeds", "2-99999999999999999999"), ("at most 10,000",)),
         (("--data.rot", "x"), ("no option 'rot'", "did you mean root")),
+        (("--model.arm.plain", "x"), ("no option 'model.arm.plain'", "did you mean model.arms.plain?")),
         (
             ("--trainer.callbacks=[{class_path: LayerCushion, init_args: {every: 2}}]",),
             ("no option 'every'", "did you mean every_n_epochs or every_n_steps"),
