@@ -16,6 +16,7 @@ from lightning_app.common.numbers import brief
 from lightning_app.common.text import printable
 from lightning_app.compare.findings import Finding, Verdict, compare, latex, level_of, questions, text
 from lightning_app.compare.sides import Sides, label_of, sides_of
+from lightning_app.runs.reader import held_out
 from lightning_app.statistics.paired import differences, spread
 from lightning_app.statistics.sequential import PLANNED, pairs_needed
 
@@ -50,7 +51,7 @@ def main(argv: list[str]) -> int:
         raise UserError("--latex prints rows of findings, and --plan finds none: leave one of them out.")
     _check_out(options.out)
     sides = sides_of(options.a, options.b)
-    names = sides.chosen(options.metric or ["test/error"])
+    names = sides.chosen(options.metric or [held_out(sides.a + sides.b).error])
     if options.plan is not None:
         return _plan(sides, names, options)
     found = compare(sides, names, options.margin)
@@ -148,7 +149,7 @@ def _parser() -> argparse.ArgumentParser:
         *("-m", "--metric"),
         action="append",
         metavar="NAME",
-        help="a number of the log, or a pattern such as 'cushion/*/median' (test/error); repeat for more",
+        help="a number of the log, or a pattern such as 'cushion/*/median' (test/error, else val/error); repeat for more",
     )
     parser.add_argument("--margin", type=_positive, metavar="X", help="differences below X do not matter")
     parser.add_argument("--plan", type=_positive, metavar="X", help="how many seeds does a difference of X need?")

@@ -1,36 +1,38 @@
 """What a run with plain and residual nets shows, in sentences for somebody who has not read the page yet."""
 
 from collections.abc import Sequence
+from functools import partial
 
 from lightning_app.common.numbers import span
 from lightning_app.report.page_data import gather
 from lightning_app.report.pairs import DIVERGED, Pair, pairs
 from lightning_app.report.sections.cushions import choose_layer, measured_layers
 from lightning_app.runs import RunFolder
-from lightning_app.runs.reader import Final
-
-TEST, TRAIN = "test/error", "train/error"
+from lightning_app.runs.reader import Final, HeldOut
 
 
 def findings(run: RunFolder) -> list[str]:
     """At most three sentences for each pair of arms, named where there are several; none without such a pair. Then which seeds
     are left out of them, because a net diverged.
 
-    Last test errors, training errors, and the median cushion of one layer: what is there, whichever net it speaks for.
+    Last test or validation errors, training errors, and the median cushion of one layer: what is there, whichever net it
+    speaks for.
 
     Raises:
         ValueError: from the run folder, if there is no log or it is not one of ours.
     """
-    found, notices = pairs(gather([run]), least=1)
-    said = [(pair, sentence) for pair in found for say in (_test, _train, _cushions) if (sentence := say(pair))]
+    page = gather([run])
+    found, notices = pairs(page, least=1)
+    says = partial(_unseen, data=page.held_out), _train, _cushions
+    said = [(pair, sentence) for pair in found for say in says if (sentence := say(pair))]
     named = len(found) > 1
     return [f"{pair.label}: {each[:1].lower()}{each[1:]}" if named else each for pair, each in said] + [
         each for each in notices if each.endswith(DIVERGED)
     ]
 
 
-def _test(pair: Pair) -> str:
-    residual, plain = _both(pair, TEST)
+def _unseen(pair: Pair, data: HeldOut) -> str:
+    residual, plain = _both(pair, data.error)
     if not residual or not plain:
         return ""
     ends = {choose(last.epoch for last in residual + plain) for choose in (min, max)}
@@ -41,13 +43,13 @@ def _test(pair: Pair) -> str:
     if count > 1:
         arms = f"the {count} residual nets{layers} have", f"the {count} plain ones"
     return (
-        f"After {epochs} epoch{'' if epochs == '1' else 's'} {arms[0]} a test error of {_range(residual)}, {arms[1]} "
+        f"After {epochs} epoch{'' if epochs == '1' else 's'} {arms[0]} a {data.words} error of {_range(residual)}, {arms[1]} "
         f"{_range(plain)}: {_ahead(residual, plain)}."
     )
 
 
 def _train(pair: Pair) -> str:
-    residual, plain = _both(pair, TRAIN)
+    residual, plain = _both(pair, "train/error")
     if not residual or not plain:
         return ""
     return (

@@ -14,10 +14,10 @@ import pandas as pd
 
 from lightning_app.report.page_data import Net, PageData
 from lightning_app.runs.naming import OF_LAYER
-from lightning_app.runs.reader import Final
+from lightning_app.runs.reader import Final, HeldOut
 from lightning_app.statistics.rank_correlation import adjusted, kendall, largest_by_chance
 
-GAPS = {"error": ("test/error", "train/error"), "risk": ("test/risk", "train/risk")}
+GAPS = "error", "risk"  # on held-out data less the one on training data
 # What the gap is made of, what training was configured to do, and what it cost; of twins their distance is rounding.
 NOT_MEASURES = re.compile(r"(train|test|val|probe|time|cost|twin)/|lr$")
 WEIGHTS, TRANSFERRED = "weight_mass/", "weight_mass_transferred/"
@@ -43,31 +43,34 @@ class FinalMeasures:
 
 def final_measures(page: PageData) -> FinalMeasures:
     """Of each seed once, less twins and nets that diverged or have no gap; measures that differ and that half of them have."""
+    unseen = page.held_out
     every = [net for nets in page.groups.values() for net in nets]
     twins = [net for net in every if net.twin_of]
     lost = [net for net in every if net not in twins and net.diverged is not None]
-    nets = [net for net in every if net not in twins + lost and _gap(net, "error") is not None]
+    nets = [net for net in every if net not in twins + lost and _gap(net, unseen.error) is not None]
     without = [net for net in every if net not in twins + lost + nets]
-    of_kind = {kind: [_gap(net, kind) for net in nets] for kind in GAPS}
+    of_kind = {kind: [_gap(net, f"{unseen.key}/{kind}") for net in nets] for kind in GAPS}
     gaps = {kind: np.array([gap.value if gap else np.nan for gap in each]) for kind, each in of_kind.items()}
     left_out = _left_out(twins, "twins of other nets, the same functions once more")
-    left_out += _left_out(lost, "diverged") + _left_out(without, "without test and training error of its last epoch")
-    return FinalMeasures(nets, gaps, _values(nets), left_out)
+    left_out += _left_out(lost, "diverged") + _left_out(
+        without, f"without {unseen.words} and training error of its last epoch"
+    )
+    return FinalMeasures(nets, gaps, _values(nets, unseen), left_out)
 
 
-def _gap(net: Net, kind: str) -> Final | None:
-    """Test less training, both of the last epoch at which either was measured."""
-    test, train = (net.final(name) for name in GAPS[kind])
+def _gap(net: Net, name: str) -> Final | None:
+    """A number on held-out data less the one on training data, both of the last epoch at which either was measured."""
+    test, train = net.final(name), net.final(f"train/{name.split('/')[1]}")
     if test is None or train is None or test.epoch != train.epoch or not np.isfinite(test.value - train.value):
         return None
     return Final(round(test.value - train.value, DIGITS), test.epoch)
 
 
-def _values(nets: Sequence[Net]) -> pd.DataFrame:
+def _values(nets: Sequence[Net], unseen: HeldOut) -> pd.DataFrame:
     """What was measured of each net at the epoch of its gap, and medians over layers; those in which nets differ."""
     columns = {}
     for position, net in enumerate(nets):
-        gap = _gap(net, "error")
+        gap = _gap(net, unseen.error)
         finals = {name: net.final(name) for name in net.names if not NOT_MEASURES.match(name)}
         found = {name: last.value for name, last in finals.items() if gap and last and last.epoch == gap.epoch}
         columns[position] = _with_transferred(found)

@@ -1,6 +1,5 @@
 """What a page is made of: the nets of some runs, and how each of them is called, grouped and drawn."""
 
-import itertools
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -15,7 +14,7 @@ from lightning_app.common.numbers import whole
 from lightning_app.plots.style import Style, styles
 from lightning_app.runs import RunFolder, reader
 from lightning_app.runs.naming import name_nets
-from lightning_app.runs.reader import Run, read_runs
+from lightning_app.runs.reader import HeldOut, Run, held_out, read_runs
 
 MOST_MOVING = 6
 Arrays = dict[str, np.ndarray]  # by key
@@ -46,6 +45,11 @@ class PageData:
     nets: list[Net]
     layer: str | None = None  # the requested layer, if any
     verdicts: tuple[Path, ...] = ()  # folders of artefacts that `reproduce` has judged
+
+    @cached_property
+    def held_out(self) -> HeldOut:
+        """The data that its nets are not trained on."""
+        return held_out(self.nets)
 
     def having(self, *names: str) -> "PageData":
         """Only the nets of which one of these was measured."""
@@ -151,13 +155,6 @@ class Loss(NamedTuple):
 
 
 LOSSES = {"cross_entropy": Loss("cross-entropy", "nats"), "squared_error": Loss("squared error ½‖f(x) − e_y‖²")}
-
-
-def held_out(nets: Sequence[Net]) -> tuple[str, str]:
-    """The data that nets are not trained on, as keys begin and in words: of test, or of validation where there are no others."""
-    measured = {name for net in nets for name in net.names}
-    every = itertools.product(("error", "risk"), (("test", "test"), ("val", "validation")))
-    return next((split for kind, split in every if f"{split[0]}/{kind}" in measured), ("test", "test"))
 
 
 def loss_of(nets: Iterable[Net]) -> Loss:

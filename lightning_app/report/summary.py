@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 from lightning_app.common.numbers import number
-from lightning_app.report.page_data import Net, gather, held_out
+from lightning_app.report.page_data import Net, gather
 from lightning_app.report.sections.cushions import choose_layer, measured_layers
 from lightning_app.report.sections.outcome import limits
 from lightning_app.runs import RunFolder
@@ -33,11 +33,10 @@ def summary(run: RunFolder) -> Summary:
         return Summary(f"{run.label}: no net has logged a number yet.", [], [])
     layers = measured_layers(page.nets)
     layer = choose_layer(layers) if layers else None
-    unseen, _ = held_out(page.nets)
     columns = {
         "train risk": "train/risk",
         "train error": "train/error",
-        f"{unseen} error": f"{unseen}/error",
+        f"{page.held_out.key} error": page.held_out.error,
         f"cushion {layer or ''}".strip(): f"cushion/{layer}/median",
     }
     head = ["net", *columns]

@@ -7,10 +7,10 @@ such a net is marked as ``guessed``.
 
 import itertools
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -261,6 +261,36 @@ class Net:
         prefix = f"{self.name}/"
         arrays = self.run.arrays(family, epoch)
         return {key.removeprefix(prefix): array for key, array in arrays.items() if key.startswith(prefix)}
+
+
+class HeldOut(NamedTuple):
+    """Data that nets are not trained on."""
+
+    key: str  # "test" or "val": what the names of its numbers begin with
+    words: str
+
+    @property
+    def error(self) -> str:
+        """The name of the error on it."""
+        return f"{self.key}/error"
+
+    @property
+    def risk(self) -> str:
+        """The name of the risk on it."""
+        return f"{self.key}/risk"
+
+
+TEST, VALIDATION = HeldOut("test", "test"), HeldOut("val", "validation")
+
+
+def held_out(nets: Iterable[Net]) -> HeldOut:
+    """The test data, or validation data where no net was measured on other; errors count before risks."""
+    measured = {name for net in nets for name in net.names}
+    splits = TEST, VALIDATION
+    found = [split for split in splits if split.error in measured] + [
+        split for split in splits if split.risk in measured
+    ]
+    return (found or [TEST])[0]
 
 
 def read_runs(folders: Sequence[RunFolder]) -> list[Run]:

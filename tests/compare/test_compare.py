@@ -60,6 +60,15 @@ def test_two_arms_of_a_run(run, capsys):
     assert main(["compare", f"{run}:bad", f"{run}:good"]) == 1
 
 
+def test_without_test_data_the_validation_error_is_compared(run, capsys):
+    assert main(["compare", f"{run}:good", f"{run}:bad"]) == 0
+    tested = capsys.readouterr().out
+    log = Path(run) / "log.csv"
+    log.write_text(log.read_text().replace("test/error", "val/error"))
+    assert main(["compare", f"{run}:good", f"{run}:bad"]) == 0
+    assert capsys.readouterr().out == tested.replace("test/error", "val/error")
+
+
 def test_json_follows_the_schema_and_is_what_is_written(run, tmp_path, capsys):
     words = ["compare", f"{run}:good", f"{run}:bad", "--json", "--out", str(tmp_path / "new" / "findings.json")]
     assert main([*words, "-m", "test/error", "-m", "cushion/*/median"]) == 0
@@ -149,7 +158,7 @@ def one_run_a_net(folder: Path, epoch: int, without: str = "nothing") -> list[st
     log = run.path / "log.csv"
     rows = log.read_text().splitlines(keepends=True)
     log.write_text("".join(row for row in rows if row.split(",")[1] in epochs and without not in row))
-    run.add_divergence(epoch, f"the loss of member 'bad-seed04' stopped being a number in epoch {epoch} (step 12).")
+    run.add_divergence(epoch, f"the loss of member 'bad-seed04' became NaN or infinite in epoch {epoch} (step 12).")
     return ["compare", f"{folder}/good*", f"{folder}/bad*"]
 
 
@@ -225,7 +234,7 @@ def test_a_run_that_went_on_with_other_data_is_not_paired_with_one_that_had_thes
     make(tmp_path / "other", {"good": GOOD, "bad": BAD})
     assert main(["compare", f"{changed}:good", f"{tmp_path}/other:bad"]) == 0
     said = capsys.readouterr().out
-    assert "changed: going on with other options than before: data.init_args.batch_size 64 -> 128." in said
+    assert "changed: resumed with other options than before: data.init_args.batch_size 64 -> 128." in said
     assert (
         "Not paired by seed, because their data differ (data.init_args.batch_size)" in said and "max_epochs" not in said
     )
@@ -247,7 +256,7 @@ def test_runs_that_went_one_way_are_paired(tmp_path, capsys, before):
     for a, b in ((f"{one}:good", f"{one}:bad"), (f"{both}:good", f"{both}:bad"), (f"{one}:good", f"{other}:bad")):
         assert main(["compare", a, b]) in (0, 4)
         said = capsys.readouterr().out
-        assert "paired by seed: 0, 1" in said and "going on with other options" in said
+        assert "paired by seed: 0, 1" in said and "resumed with other options" in said
 
 
 def test_a_link_to_a_run_is_the_run(run, tmp_path):

@@ -161,6 +161,12 @@ def run(tmp_path) -> RunFolder:
     return make_run(tmp_path / "runs" / "quick")
 
 
+def on_validation_data(run: RunFolder) -> RunFolder:
+    """The run, its test data called validation data."""
+    (run.path / "log.csv").write_text((run.path / "log.csv").read_text().replace("test/", "val/"))
+    return RunFolder(run.path)
+
+
 @pytest.fixture
 def make(tmp_path) -> Callable[..., RunFolder]:
     """make("name", members, epochs, seed): a run folder in one group."""

@@ -5,6 +5,7 @@ import re
 from lightning_app.report import findings
 from lightning_app.runs import Row
 from lightning_app.runs.folder import MemberRow
+from tests.report.conftest import on_validation_data
 
 
 def test_one_seed(run):
@@ -39,6 +40,12 @@ def test_a_layer_without_a_skip_of_its_own_has_one_cushion(run):
     run.append([Row("residual", 6, 6 * 391, "cushion/layer10/median_transferred", same)])
     plain = log["plain", "cushion/layer10/median"]
     assert findings(run)[2].endswith(f"is {same:.2g} with skips and {plain:.2g} without skips.")
+
+
+def test_validation_data_stand_in_for_test_data(run):
+    tested = findings(run)
+    validated = findings(on_validation_data(run))
+    assert validated == [tested[0].replace("a test error", "a validation error"), *tested[1:]] != tested
 
 
 def test_whoever_is_ahead_is_said(run):

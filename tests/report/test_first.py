@@ -125,6 +125,11 @@ def test_where_there_are_validation_data_only_their_error_is_asked_for(tmp_path)
     arms = {"plain": {"val/error": 0.3 + NOISE}, "residual": {"val/error": 0.2 + NOISE}}
     (sentence,) = said(run_of(tmp_path / "val", arms))
     assert sentence.startswith("After epoch 10 residual has a validation error 0.1 ")
+    run = run_of(tmp_path / "at-risk", {arm: numbers | {"train/risk": 0.5 + NOISE} for arm, numbers in arms.items()})
+    before = {"train/risk": 2.0, "val/error": 0.9}
+    run.append(Row(net.name, 0, 0, key, value) for net in gather([run]).nets for key, value in before.items())
+    (at_risk,) = (sentence for sentence in said(run) if sentence.startswith("At training risk"))
+    assert " has a validation error 0.0" in at_risk
     both = {arm: numbers | {"test/error": numbers["val/error"]} for arm, numbers in arms.items()}
     (sentence,) = said(run_of(tmp_path / "both", both))
     assert " has a test error 0.1 " in sentence

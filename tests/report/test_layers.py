@@ -28,7 +28,7 @@ def run(tmp_path) -> RunFolder:
     folder = RunFolder(tmp_path / "run")
     folder.append(Row("net", 2, 8, name, value) for name, value in NUMBERS.items())
     folder.save_layers(LAYERS)
-    folder.add_notes(["no depth keys: it calls sin", "DrivingForce cannot measure 'net'"])
+    folder.add_notes(["EffectiveDepth logs nothing: it calls sin", "DrivingForce cannot measure 'net'"])
     return folder
 
 
@@ -44,7 +44,7 @@ def test_every_layer_is_in_one_table_with_its_numbers_or_its_reason(run):
     assert texts(without)[0][-1].startswith("the net calls it 2 times")
     assert "weights are all 0" in texts(without)[1][-1]
     assert texts(blocks) == [["layer1.0", "1.500", "–", "–", "0.5000"]]
-    assert made.notices == ["run: no depth keys: it calls sin", "run: DrivingForce cannot measure 'net'"]
+    assert made.notices == ["run: EffectiveDepth logs nothing: it calls sin", "run: DrivingForce cannot measure 'net'"]
 
 
 def test_numbers_of_whole_nets_leave_layers_and_blocks_out(run):

@@ -342,7 +342,7 @@ def test_of_mixed_losses_a_risk_has_no_unit(tmp_path, losses, unit):
 
 def test_a_run_that_diverged_before_it_could_log_it_is_said_to(tmp_path):
     run = bare_run(tmp_path / "lost", epochs=3)
-    run.add_divergence(4, "the loss of member 'plain' stopped being a number in epoch 4 (step 7).\nWhere: the data.")
+    run.add_divergence(4, "the loss of member 'plain' became NaN or infinite in epoch 4 (step 7).\nWhere: the data.")
     assert first.section(gather([run]), ()).lead.startswith(
         "2 nets in 1 run, 3 epochs; stopped: lost ('plain' diverged in epoch 4). "
     )

@@ -80,6 +80,14 @@ def section(*runs: RunFolder) -> Section:
     return prediction.section(gather(runs))
 
 
+def test_validation_data_stand_in_for_test_data(bank, whole):
+    run = bank()
+    (run.path / "log.csv").write_text((run.path / "log.csv").read_text().replace("test/", "val/"))
+    found, expected = final_measures(gather([run])), final_measures(gather([whole]))
+    assert len(found.nets) == len(NETS) and found.values.equals(expected.values)
+    assert all(np.array_equal(found.gaps[kind], expected.gaps[kind]) for kind in ("error", "risk"))
+
+
 def tables(found: Section) -> list[dict[str, list[str]]]:
     """Exact cells by measure, of each table."""
     return [

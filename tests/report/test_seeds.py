@@ -19,6 +19,7 @@ from lightning_app.report.pairs import pairs
 from lightning_app.report.sections import seeds
 from lightning_app.runs import Row, RunFolder
 from lightning_app.statistics.paired import paired, spread
+from tests.report.conftest import on_validation_data
 from tests.silence import SILENT
 
 EPOCHS = 12
@@ -200,7 +201,23 @@ def test_no_risk_in_common(bank):
     run = bank("bank")
     run.append(Row(f"residual-seed0{seed}", 0, 0, "train/risk", 1e-6) for seed in range(6))
     found = section(run)
-    assert seeds.NO_RISK.format("plain − residual") in found.notices
+    assert seeds.NO_RISK.format("test error E", "plain − residual") in found.notices
+
+
+def test_validation_data_stand_in_for_test_data(bank):
+    run = bank("bank")
+    tested = section(run)
+    validated = section(on_validation_data(run))
+    for title in ("Spread", "Plain minus"):
+        before, after = table(tested, title), table(validated, title)
+        assert {(who, what.replace("validation", "test")): cells for (who, what), cells in after.items()} == before
+        assert ("validation error E" in {what for _, what in after}) and len(after) > 3
+    before, after = (figure(each, "seeds-error-at-risk") for each in (tested, validated))
+    assert after.data == before.data and after.caption == before.caption.replace("test error", "validation error")
+    assert [panel.key for panel in figure(validated, "seeds-difference").panels] == [
+        "seeds-val-error",
+        "seeds-train-risk",
+    ]
 
 
 def test_without_test_errors_there_is_what_there_is(tmp_path):

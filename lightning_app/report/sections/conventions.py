@@ -78,7 +78,15 @@ def _summary(entries: Sequence[conventions.Comparison]) -> Table:
     several = len({entry.pair for entry in entries}) > 1
     few = any(entry.count(conventions.TOO_FEW) for entry in entries)
     shown = CONCLUSIONS if few else CONCLUSIONS[:-1]
-    head = ["quantity", *["pair"] * several, "conventions", *shown, "least ratio", "greatest", "decides"]
+    head = [
+        "quantity",
+        *["pair"] * several,
+        "conventions",
+        *shown,
+        "smallest ratio",
+        "largest ratio",
+        "changes the conclusion?",
+    ]
     rows = []
     for entry in entries:
         texts = [entry.quantity.title, *[entry.pair.label] * several, len(entry.conventions)]

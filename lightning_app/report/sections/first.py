@@ -22,6 +22,7 @@ from lightning_app.report.sections.curvature import key_of
 from lightning_app.report.sections.cushions import choose_layer, measured_layers
 from lightning_app.report.sections.outcome import outcome
 from lightning_app.report.spectra import prefixes
+from lightning_app.runs.reader import HeldOut, held_out
 from lightning_app.statistics.paired import CONFIDENCE, common_levels, first_reached
 from lightning_app.statistics.sequential import evidence
 
@@ -106,12 +107,12 @@ def _sides(page: PageData, plain_of: dict[str, str]) -> tuple[dict[tuple[str, st
 
 def _questions(page: PageData, sides: Sides, own: bool) -> Iterator[Question]:
     """Those whose numbers there are, the most telling first; is it a plain arm and its ``own`` residual one?"""
-    held_out = "test" if "test/error" in sides.names or "val/error" not in sides.names else "val"
-    what = "a test error" if held_out == "test" else "a validation error"
+    unseen = held_out(sides.a + sides.b)
+    figure = f"learning-{unseen.key}-error"
     found = [
         _epochs(sides),
-        _at_end(sides, f"{held_out}/error", what, f"learning-{held_out}-error"),
-        _at_risk(sides, ("seeds-at-risk",) * own + ("learning-test-error",)),
+        _at_end(sides, unseen.error, f"a {unseen.words} error", figure),
+        _at_risk(sides, unseen, ("seeds-at-risk",) * own + (figure,)),
     ]
     for each in prefixes(page.nets):
         what = "a largest eigenvalue" + (" of the Hessian" if each == "hessian" else f" ({each})")
@@ -148,12 +149,12 @@ def _epochs(sides: Sides) -> Question | None:
     return Question(*words, a, b, (f"learning-{risk.replace('/', '-')}",))
 
 
-def _at_risk(sides: Sides, figures: tuple[str, ...]) -> Question | None:
-    reached = errors_at_equal_risk(sides, "test/error") if "test/error" in sides.names else None
+def _at_risk(sides: Sides, unseen: HeldOut, figures: tuple[str, ...]) -> Question | None:
+    reached = errors_at_equal_risk(sides, unseen.error) if unseen.error in sides.names else None
     if reached is None:
         return None
     risk, a, b = reached
-    words = f"At training risk {brief(risk, 3)}", "has a test error", "below that of", "above that of"
+    words = f"At training risk {brief(risk, 3)}", f"has a {unseen.words} error", "below that of", "above that of"
     return Question(*words, a, b, figures)
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 
 from lightning_app.common.seeds import consecutive
 from lightning_app.report.blocks import Cell, Section, Table, mean_cell
-from lightning_app.report.page_data import Net, PageData, held_out, loss_of
+from lightning_app.report.page_data import Net, PageData, loss_of
 from lightning_app.runs.reader import Final
 
 TITLE = "Where each net ended"
@@ -37,20 +37,20 @@ def section(page: PageData) -> Section:
     lost = [(net.label, net.diverged) for net in page.nets if net.diverged is not None]
     notes = [f"{label} diverged: its numbers are not finite from epoch {since} on." for label, since in lost]
     notes += [f"{net.label}: {failure}" for net in page.nets for failure in failures(net)]
-    loss, columns, (_, name) = loss_of(page.nets), _columns(page.nets), held_out(page.nets)
+    loss, columns = loss_of(page.nets), _columns(page)
     rows = [_row(label, nets, [*columns.values()]) for label, nets in page.with_means()]
     heads = [head if "error" in head else loss.measured(head) for head in columns]
-    table = Table(CAPTION.format(loss=loss.name, unseen=name), ["net", "epochs", *heads], rows)
+    table = Table(CAPTION.format(loss=loss.name, unseen=page.held_out.words), ["net", "epochs", *heads], rows)
     return Section("headline", TITLE, blocks=[table], notices=notes, families=("failed",), short="Ends")
 
 
-def _columns(nets: Sequence[Net]) -> dict[str, tuple[str, ...]]:
+def _columns(page: PageData) -> dict[str, tuple[str, ...]]:
     """By head one name, or two of which the difference is shown."""
-    measured, (unseen, word) = {name for net in nets for name in net.names}, held_out(nets)
-    names = {head.format(unseen=word): name.format(unseen=unseen) for head, name in COLUMNS.items()}
+    measured, unseen = {name for net in page.nets for name in net.names}, page.held_out
+    names = {head.format(unseen=unseen.words): name.format(unseen=unseen.key) for head, name in COLUMNS.items()}
     names |= {} if "train/risk" in measured else PROBE
     found: dict[str, tuple[str, ...]] = {head: (name,) for head, name in names.items()}
-    found[GAP.format(unseen=word)] = f"{unseen}/error", "train/error"
+    found[GAP.format(unseen=unseen.words)] = unseen.error, "train/error"
     return {head: each for head, each in found.items() if measured.issuperset(each)}
 
 

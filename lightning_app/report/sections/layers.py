@@ -36,7 +36,7 @@ CAPTION = (
     "samples, kernel norm, the identity of a skip in the numerator only. ‖W‖: Frobenius norm of the weights as they are. "
     "λ: of the normalisation that follows. A dash: not measured."
 )
-NO_NUMBER = "its weights are all 0, or its input is for every sample"
+NO_NUMBER = "its weights are all 0, or its input is 0 for every sample"
 
 
 def section(page: PageData) -> Section | None:

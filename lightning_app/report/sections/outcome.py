@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from lightning_app.common.numbers import MISSING, duration, plural, span
 from lightning_app.report.figures import joined
-from lightning_app.report.page_data import Net, PageData, held_out
+from lightning_app.report.page_data import Net, PageData
 from lightning_app.report.sections.costs import COST, EPOCH
 from lightning_app.runs.configuration import limits_on_data
 from lightning_app.runs.reader import Final, Run
@@ -65,13 +65,12 @@ def _planned(run: Run) -> str:
 
 def _errors(page: PageData) -> str:
     """The last test errors of each group, or validation errors where there are no others."""
-    unseen, name = held_out(page.nets)
+    unseen = page.held_out
     ends = {
-        group: [(net, last) for net in nets if (last := net.final(f"{unseen}/error"))]
-        for group, nets in page.groups.items()
+        group: [(net, last) for net in nets if (last := net.final(unseen.error))] for group, nets in page.groups.items()
     }
     shown = [f"{group} {_span(finals)}" for group, finals in ends.items() if finals]
-    return f"Last {name} error: {_first(shown)}." if shown else ""
+    return f"Last {unseen.words} error: {_first(shown)}." if shown else ""
 
 
 def _span(finals: Sequence[tuple[Net, Final]]) -> str:

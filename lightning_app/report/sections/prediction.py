@@ -28,17 +28,18 @@ LEAST = 5  # nets, or architectures: of fewer, no tau has an interval
 SHOWN, SHOWN_LAYERS = 20, 10  # rows of the tables
 TITLE, SHORT = "Which measure predicts generalisation?", "Prediction"
 WHAT = (
-    "Kendall’s τ between a measure at the end of training and the generalisation gap, test less training error of the same "
-    "epoch: 1 if of any two nets the one with the larger measure has the larger gap, −1 if always the smaller, 0 if it tells "
-    "nothing. Over all nets; within architectures, over pairs of seeds of one architecture only, so that what the "
-    "architecture does to both falls out; and across architectures, one point each, their means over seeds. An architecture "
-    "is a group of nets on this page that differ in nothing but the seed."
+    "Kendall’s τ between a measure at the end of training and the generalisation gap: error on test data (on validation data "
+    "where no net has a test error) less training error of the same epoch. 1 if of any two nets the one with the larger "
+    "measure has the larger gap, −1 if always the smaller, 0 if it tells nothing. Over all nets; within architectures, over "
+    "pairs of seeds of one architecture only, so that what the architecture does to both falls out; and across architectures, "
+    "one point each, their means over seeds. An architecture is a group of nets on this page that differ in nothing but the "
+    "seed."
 )
 CAPTION = (
     "The strongest first, over all nets. Small: 95 % interval (score interval for pairs that are about normal, nets "
     f"independent); none with fewer than {ENOUGH_PAIRS} pairs. q: share of chance among the findings, if this measure and "
     "all with a smaller q are called findings (Benjamini and Hochberg, over all {count} measures, those of single layers "
-    "among them). n: nets that have the measure. Risk gap: τ over all nets with test less training risk for the gap. "
+    "among them). n: nets that have the measure. Risk gap: τ over all nets with the same difference of risks for the gap. "
     "layer*, block*: median over layers or blocks."
 )
 LAYERS = (
@@ -52,14 +53,14 @@ FIGURE = (
 FINDINGS = f"Of {{}} measures, those of single layers among them, go with the gap at q ≤ {LEVEL}: {{}}."
 CHANCE = f"With the gap shuffled among the nets, the strongest of them passes |τ| = {{}} in {100 * LEVEL:.0f} % of the shuffles."
 FEW = (
-    f"Expected at least {LEAST} nets with test and training error of their last epoch, got {{}}: too few to say which measure "
-    "goes with the gap. Report on several runs, or train more seeds (model.seeds)."
+    f"Expected at least {LEAST} nets with test (or validation) and training error of their last epoch, got {{}}: too few to "
+    "say which measure goes with the gap. Report on several runs, or train more seeds (model.seeds)."
 )
 NO_MEASURE = (
     "At least half of the nets should have a measure other than risks and errors at their last epoch, in which they differ; "
     "none was found, so there is nothing to compare the gap with."
 )
-ONE_GAP = "All nets have the same gap between test and training error, so nothing can go with it."
+ONE_GAP = "All nets have the same gap, so nothing can go with it."
 NO_SEEDS = "No architecture has two nets, so there is no τ within architectures."
 CLUSTERS = (
     "Over all nets, q and intervals take the seeds of an architecture as independent. Where architectures differ they are not, "

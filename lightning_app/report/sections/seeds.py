@@ -18,14 +18,15 @@ from lightning_app.report.panels import legend, panel
 from lightning_app.runs.configuration import LIMITS
 from lightning_app.statistics import paired
 
-RISK, ERROR = "train/risk", "test/error"
+RISK = "train/risk"
 QUANTITIES = {
     RISK: "training risk L",
     "train/error": "training error",
     "test/risk": "test risk",
-    ERROR: "test error E",
+    "test/error": "test error E",
+    "val/risk": "validation risk",
+    "val/error": "validation error E",
 }
-DIFFERENCES = {ERROR: "Test error E", RISK: "Training risk L"}  # over epochs
 SPREADS = (
     "At the last epoch at which all seeds of an arm and of its counterpart were measured. sd: sample standard deviation over "
     "seeds (divisor seeds − 1). Seeds: those whose number is finite."
@@ -33,7 +34,7 @@ SPREADS = (
 FEW = f" With fewer than {paired.ENOUGH} pairs even the whole range of the differences, which no resample leaves, covers less."
 INTERVAL = "95 % bootstrap interval of the mean over pairs (expanded percentile; the same 9,999 resamples each time)."
 TESTS = (
-    "Plain minus residual of the same seed: above zero the residual net is lower. From, to: {interval} p, two-sided: the "
+    "Plain minus residual of the same seed: above zero the residual net is lower. Interval: {interval} p, two-sided: the "
     "paired t test takes differences as normal, Wilcoxon’s signed ranks only as symmetric, but with n pairs its p is never below "
     "2^(1−n). A dash: all differences are equal, and there is no spread to test against, or too few pairs for p. "
     "Several quantities are tested, without correction."
@@ -43,14 +44,14 @@ OVER_EPOCHS = (
     "not corrected for looking at many epochs: that it leaves zero out at some epoch is no test of the curve."
 )
 AT_RISK = (
-    "Test error E where the training risk L of a net first comes down to each of 60 values that all nets of the pair start "
+    "The {error} where the training risk L of a net first comes down to each of 60 values that all nets of the pair start "
     "above and reach, linear between epochs; training goes from right to left. Bold: mean over seeds; thin: each seed. Last "
     "panel: the mean of plain minus residual of the same seed at equal risk; above zero the residual net has the smaller error. "
     "Band: {interval} It is pointwise, not corrected for looking at many risks."
 )
 REPEAT = "{} is one more run of seed {} of {}: the one that trained longest is counted, once."
 SHOWN = 4  # options that differ
-NO_RISK = "No test error at equal training risk for {}: there is no training risk that all of these nets come down to."
+NO_RISK = "No {} at equal training risk for {}: there is no training risk that all of these nets come down to."
 
 
 def section(page: PageData) -> Section | None:
@@ -58,20 +59,22 @@ def section(page: PageData) -> Section | None:
     if all(len(nets) < 2 for nets in page.groups.values()):
         return Section("seeds", "Over seeds", notices=_to_know_first(page)) if page.repeats else None
     found, notices = pairs(page)
-    at_risk = {pair: errors for pair in found if (errors := _at_risk(pair)) is not None}
-    blocks: list[Block] = [_spreads(page, found)]
+    error = page.held_out.error
+    names = RISK, "train/error", page.held_out.risk, error
+    at_risk = {pair: errors for pair in found if (errors := _at_risk(pair, error)) is not None}
+    blocks: list[Block] = [_spreads(page, found, names)]
     if found:
-        blocks += [*_over_epochs(found), _tests(found)]
+        blocks += [*_over_epochs(found, (error, RISK)), _tests(found, names)]
     if reached := {pair: errors for pair, errors in at_risk.items() if len(errors.levels)}:
-        blocks.append(_error_against_risk(reached))
-    notices += [NO_RISK.format(pair.label) for pair in at_risk if pair not in reached]
+        blocks.append(_error_against_risk(reached, error))
+    notices += [NO_RISK.format(QUANTITIES[error], pair.label) for pair in at_risk if pair not in reached]
     return Section("seeds", "Over seeds", blocks=blocks, notices=[*_to_know_first(page), *notices])
 
 
-def _said(caption: str, found: Iterable[Pair]) -> str:
+def _said(caption: str, found: Iterable[Pair], **words: str) -> str:
     """The caption, with what its interval is, and what it is not with few pairs."""
     few = min(len(pair.seeds) for pair in found) < paired.ENOUGH
-    return caption.format(interval=INTERVAL + FEW * few)
+    return caption.format(interval=INTERVAL + FEW * few, **words)
 
 
 def _to_know_first(page: PageData) -> list[str]:
@@ -99,11 +102,11 @@ def _table(nets: Iterable[Net], name: str) -> pd.DataFrame:
     return pd.concat([net.series(name) for net in nets], axis=1, join="inner")
 
 
-def _spreads(page: PageData, found: Sequence[Pair]) -> Table:
+def _spreads(page: PageData, found: Sequence[Pair], names: Sequence[str]) -> Table:
     rows = []
     for group, nets in page.groups.items():
         others = next((pair.nets for pair in found if set(pair.nets) & set(nets)), ())
-        for name in QUANTITIES if len(nets) > 1 else ():
+        for name in names if len(nets) > 1 else ():
             common = _table(dict.fromkeys([*nets, *others]), name)
             if not common.empty:
                 its = paired.spread(net.series(name)[common.index[-1]] for net in nets)
@@ -114,9 +117,9 @@ def _spreads(page: PageData, found: Sequence[Pair]) -> Table:
     return Table(SPREADS, head, rows, title="Spread over seeds")
 
 
-def _tests(found: Sequence[Pair]) -> Table:
+def _tests(found: Sequence[Pair], names: Sequence[str]) -> Table:
     rows = []
-    for pair, name in itertools.product(found, QUANTITIES):
+    for pair, name in itertools.product(found, names):
         common = _table(pair.nets, name)
         if not common.empty:
             result = paired.paired(*(side.tolist() for side in np.split(common.iloc[-1].to_numpy(), 2)))
@@ -125,21 +128,22 @@ def _tests(found: Sequence[Pair]) -> Table:
             cells = (cell(None if np.isnan(value) else value) for value in numbers)
             texts = (Cell(text) for text in (pair.label, _titled(name, pair.nets), joined(common.index[-1:])))
             rows.append([*texts, *cells, Cell(str(result.count))])
-    head = ["pair", "quantity", "epoch", "difference", "from", "to", "p, t test", "p, Wilcoxon", "pairs"]
+    head = ["pair", "quantity", "epoch", "difference", "interval from", "to", "p, t test", "p, Wilcoxon", "pairs"]
     return Table(_said(TESTS, found), head, rows, title="Plain minus residual, at the last common epoch")
 
 
-def _over_epochs(found: Sequence[Pair]) -> list[Figure]:
+def _over_epochs(found: Sequence[Pair], names: Sequence[str]) -> list[Figure]:
     """The figure of paired differences; none if neither quantity was measured."""
     looks, panels, rows = _looks(found), [], []
-    for name, title in DIFFERENCES.items():
+    for name in names:
         lines = {
             pair: pd.DataFrame(vars(paired.paired_curve(*np.split(common.to_numpy().T, 2))), common.index)
             for pair in found
             if len(common := _table(pair.nets, name))
         }
         if lines:
-            key, title = f"seeds-{name.replace('/', '-')}", f"{title}, plain − residual"
+            title = f"{QUANTITIES[name][0].upper()}{QUANTITIES[name][1:]}, plain − residual"
+            key = f"seeds-{name.replace('/', '-')}"
             its = Rows({"name": [name]}, who="pair", y="mean", low="low", high="high")
             panels.append(_difference_panel(key, title, lines, looks, "epoch", its))
             rows += [(epoch, *rest[:1], name, *rest[1:]) for epoch, *rest in _difference_rows(lines)]
@@ -175,25 +179,25 @@ def _difference_panel(
     return panel(key, title, draw, x=x, y="plain − residual", rows=rows, log_x=not epochs, whole_x=epochs)
 
 
-def _at_risk(pair: Pair) -> paired.ErrorAtRisk | None:
+def _at_risk(pair: Pair, error: str) -> paired.ErrorAtRisk | None:
     """None where risk or error was not measured."""
 
     def risk_and_error(net: Net) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        both = pd.concat([net.series(RISK), net.series(ERROR)], axis=1, join="inner")
+        both = pd.concat([net.series(RISK), net.series(error)], axis=1, join="inner")
         return both.index.to_numpy(), *both.to_numpy().T
 
     sides = [[risk_and_error(net) for net in side] for side in (pair.plain, pair.residual)]
     return paired.error_at_risk(*sides) if all(len(epochs) for side in sides for epochs, _, _ in side) else None
 
 
-def _error_against_risk(reached: dict[Pair, paired.ErrorAtRisk]) -> Figure:
+def _error_against_risk(reached: dict[Pair, paired.ErrorAtRisk], error: str) -> Figure:
     looks, x = _looks(reached), _titled(RISK, [net for pair in reached for net in pair.nets])
     lines = {pair: pd.DataFrame(vars(errors.difference), errors.levels) for pair, errors in reached.items()}
     panels = []
     for number, (pair, errors) in enumerate(reached.items()):
         title = f"Error against risk{f', {pair.label}' if len(reached) > 1 else ''}"
         draw = partial(_draw_errors, pair=pair, errors=errors)
-        panels.append(panel(f"seeds-error-{number}", title, draw, x=x, y=QUANTITIES[ERROR], log_x=True))
+        panels.append(panel(f"seeds-error-{number}", title, draw, x=x, y=QUANTITIES[error], log_x=True))
     panels.append(_difference_panel("seeds-at-risk", "E at equal risk, plain − residual", lines, looks, x))
     arms = {side[0].group: side[0].style for pair in reached for side in (pair.plain, pair.residual)}
     rows = [
@@ -204,7 +208,15 @@ def _error_against_risk(reached: dict[Pair, paired.ErrorAtRisk]) -> Figure:
     ]
     data, marks = csv_text(("net", "risk", "error"), rows), legend(arms.items()) + _legend(looks)
     more = {"difference": csv_text(("risk", "pair", "mean", "low", "high", "pairs"), _difference_rows(lines))}
-    return Figure("seeds-error-at-risk", _said(AT_RISK, reached), panels, marks, data, columns=2, more=more)
+    return Figure(
+        "seeds-error-at-risk",
+        _said(AT_RISK, reached, error=QUANTITIES[error]),
+        panels,
+        marks,
+        data,
+        columns=2,
+        more=more,
+    )
 
 
 def _draw_errors(axes: Axes, pair: Pair, errors: paired.ErrorAtRisk) -> None:
