@@ -1,4 +1,4 @@
-"""What a GPU makes of the application, in one command that stops in time and goes on where it stopped.
+"""What a GPU makes of the application, in one command that stops in time and, run again, continues.
 
     python -m benchmarks.gpu --root data --out results-gpu               all that fits into 9.5 minutes; again for the rest
     python -m benchmarks.gpu --root data --out results-gpu --only steps --minutes 3
@@ -363,7 +363,7 @@ def bank_step(at: Run, nets: int, way: str, precision: str, how: str) -> Step:
         passes = [Pass(part.member.net, *batches[part.stream], seed=0) for part in whole.parts]
         whole.optimizer.zero_grad()
         with autocast(at.device, precision):
-            answers = one_by_one(passes, 1.0, torch.Tensor.backward)
+            answers = one_by_one(passes, torch.Tensor.backward)
         add_gradients(part.penalty for part in whole.parts)
         whole.optimizer.step()
         for part, each, (risk, logits) in zip(whole.parts, passes, answers):

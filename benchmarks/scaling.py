@@ -119,7 +119,7 @@ def of_training(images: Tensor, labels: Tensor) -> list[Series]:
         optimizer = sgd([w for net in nets for w in net.parameters()])
 
         def work() -> None:
-            one_by_one(passes, 1.0, Tensor.backward)
+            one_by_one(passes, Tensor.backward)
             optimizer.step()
             optimizer.zero_grad()
 

@@ -53,21 +53,19 @@ class Pass:
     labels: Tensor  # (B,), of tokens (B, T)
     seed: int  # of the net's own draws in this step
     loss: Loss = F.cross_entropy
+    weight: float = 1.0  # of the risk in the backward pass
 
 
 Answer = tuple[Tensor, Tensor]  # risk () and logits (B, classes), both without a graph
 
 
-def one_by_one(
-    passes: Sequence[Pass], weight: float, backward: Callable[[Tensor], None], at_once: bool = False
-) -> list[Answer]:
+def one_by_one(passes: Sequence[Pass], backward: Callable[[Tensor], None], at_once: bool = False) -> list[Answer]:
     """One net after the other, kernel by kernel: bit by bit what each net would be if trained alone.
 
     The CPU's random state stays what it was: a loader of another project draws the next samples from it.
 
     Args:
         passes: one of each member.
-        weight: of the risk in the backward pass.
         backward: of a cost; Lightning's ``manual_backward``.
         at_once: one backward pass over the sum of all costs, which DistributedDataParallel needs. Otherwise each net's
             comes right after its forward pass, so that only one net's activations are alive.
@@ -80,9 +78,9 @@ def one_by_one(
             risk = each.loss(logits, each.labels)
             answers.append((risk.detach(), logits.detach()))
             if at_once:
-                costs.append(risk * weight)
+                costs.append(risk * each.weight)
             else:
-                backward(risk * weight)
+                backward(risk * each.weight)
         if at_once:
             backward(torch.stack(costs).sum())
     return answers

@@ -8,7 +8,7 @@ trained alone.
 import math
 import zlib
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, cast
@@ -27,7 +27,7 @@ from lightning_app.common.calls import adapt, pair_of
 from lightning_app.common.errors import DivergedError, UserError
 from lightning_app.common.isolation import Float32, evaluating, trained_weights, use_float32
 from lightning_app.common.seeds import parse_seeds
-from lightning_app.measures.core.losses import Loss, OfMaps, ReturnedLoss, counted, loss_of_net
+from lightning_app.measures.core.losses import Loss, OfMaps, ReturnedLoss, counts_of, loss_of_net
 from lightning_app.modules import optimizing, resume
 from lightning_app.modules.backends import Answer, BackendName, Pass, one_by_one, possible, side_by_side
 from lightning_app.modules.bad_batches import FAULTS, explain
@@ -317,25 +317,27 @@ class ImageClassifier(pl.LightningModule):
         """The step kernel by kernel, net after net; risks of the members."""
         optimizer = cast(LightningOptimizer, self.optimizers())  # there is one
         batches = self._by_stream(batch)
-        passes = [
+        passes = self._weighted(
             Pass(m.net, *self._taken(m.name, batches[self.stream_of(m)]), self._draw_seed(m), self._loss_of(m.name))
             for m in self.own
-        ]
-        share = self._share(passes[0])  # all streams' batches are of one size
+        )
         number, when = self.global_step + 1, self._in_words(self.global_step + 1)
         answers: list[Answer] = []  # of the optimizer's first call, at the weights before the step
 
         def gradients() -> Tensor | None:
             optimizer.zero_grad()
-            found = self._answers(passes, share)
+            found = self._answers(passes)
             optimizing.clip(self.own, self.gradient_clip_val, self.gradient_clip_algorithm)
             add_gradients(self.penalties[member.name] for member in self.own)
             if not answers:
                 answers.extend(found)
-                self.looks.before_update(optimizer.optimizer, passes, found, share, number, when)
+                self.looks.before_update(optimizer.optimizer, passes, found, number, when)
             if not optimizing.wants_cost(optimizer.optimizer):
                 return None
-            costs = [share * risk + self.penalties[m.name].value() for m, (risk, _) in zip(self.own, found)]
+            costs = [
+                each.weight * risk + self.penalties[m.name].value()
+                for m, each, (risk, _) in zip(self.own, passes, found)
+            ]
             cost = torch.stack(costs).sum()  # ranks that share a batch go one way only if they see the same cost
             return self.trainer.strategy.reduce(cost, reduce_op="mean") if self._shares_batches else cost
 
@@ -484,9 +486,9 @@ class ImageClassifier(pl.LightningModule):
             costs["train/cost_paper"] = numbers["train/risk"] + self.weight_decay * half_norm / self.plan.batch_size
         return costs
 
-    def _answers(self, passes: Sequence[Pass], share: float) -> list[Answer]:
+    def _answers(self, passes: Sequence[Pass]) -> list[Answer]:
         try:
-            return one_by_one(passes, share, self.manual_backward, at_once=self._shares_batches)
+            return one_by_one(passes, self.manual_backward, at_once=self._shares_batches)
         except FAULTS as error:
             named = {member.name: each for member, each in zip(self.own, passes)}
             if explained := explain(error, named, f"learn the batch of {self._in_words(self.global_step + 1)}"):
@@ -551,13 +553,18 @@ class ImageClassifier(pl.LightningModule):
     def _format(self, images: Tensor) -> Tensor:
         return images.contiguous(memory_format=torch.channels_last) if self.plan.channels_last else images
 
-    def _share(self, of: Pass) -> float:
-        """1, or on several ranks what makes the mean of the ranks' gradients the mean over the global batch."""
+    def _weighted(self, passes: Iterable[Pass]) -> list[Pass]:
+        """On several ranks with the weights that make the mean of the ranks' gradients the mean over the global batch.
+
+        Where no label of a global batch counts the weight is 0: the risk is not a number then.
+        """
         if not self._shares_batches:
-            return 1.0
-        terms = float(counted(of.labels, of.loss))
-        own = of.labels.new_tensor(terms, dtype=torch.float64)
-        return terms * self.trainer.world_size / float(self.trainer.strategy.reduce(own, reduce_op="sum"))
+            return [*passes]
+        passes = [*passes]
+        own = torch.stack([counts_of(each.labels, each.loss) for each in passes]).double()
+        total = self.trainer.strategy.reduce(own.clone(), reduce_op="sum")  # in place
+        weights = own * self.trainer.world_size / total.clamp(min=1)
+        return [replace(each, weight=weight) for each, weight in zip(passes, weights.tolist())]
 
     def _draw_seed(self, member: Member) -> int:
         """A net's own draws (dropout) are a function of its seed, the step and the rank: nothing to save for a resume."""
@@ -600,7 +607,7 @@ class ImageClassifier(pl.LightningModule):
         if self.trainer.state.fn == "fit":
             if "optimizer_states" not in checkpoint:
                 raise UserError(
-                    "training cannot go on from this file: it holds the final weights of a finished run, without the "
+                    "training cannot be resumed from this file: it holds the final weights of a finished run, without the "
                     "optimizer's state. Validate, test or measure it, or name a checkpoint (last.ckpt)."
                 )
             # Only where training goes on: to evaluate and measure on other data is a question like any other.

@@ -146,7 +146,8 @@ class Graphs:
         """
         self._captured.clear()
         if self._strict:
-            raise UserError(f"model.backend 'graph': {self._what} goes into no CUDA graph: {reason}. Set it to loop.")
+            said = f"model.backend 'graph': {self._what} cannot be captured in a CUDA graph: {reason}."
+            raise UserError(f"{said} Set it to loop.")
         self.given_up = True
         log.warning("%s: loop (%s)", self._what, reason)
 

@@ -1,4 +1,4 @@
-"""Where a number stopped being finite: the batch of that step is run again on a copy of the net, and every operation watched.
+"""Where NaN or infinity first appeared: the batch of that step is run again on a copy of the net, and every operation watched.
 
 A value of an input, a weight or a buffer, an operation of the forward pass or of the loss, a node of the backward pass: the
 first one whose inputs are finite and whose outcome is not. Infinities that do no harm, such as the mask of an attention, are
@@ -30,7 +30,7 @@ ADVICE: Mapping[Part, str] = {
     "weight": "The gradients of the step before were finite: most likely the optimizer's update made it.",
     "buffer": "Check which code writes to this buffer.",
     "update": "Try a smaller learning rate, or another epsilon of the optimizer.",
-    "unknown": "To know the layer, go on from the last checkpoint with --model.finite_every 1.",
+    "unknown": "To know the layer, resume from the last checkpoint with --model.finite_every 1.",
 }
 SMALLER = "If the values had grown, try a smaller learning rate or model.gradient_clip_val."
 
@@ -73,13 +73,7 @@ class Looks:
         self._recent.append((number, risks))
 
     def before_update(
-        self,
-        optimizer: Optimizer,
-        passes: Sequence[Pass],
-        answers: Sequence[Answer],
-        share: float,
-        number: int,
-        when: str,
+        self, optimizer: Optimizer, passes: Sequence[Pass], answers: Sequence[Answer], number: int, when: str
     ) -> None:
         """After the backward pass.
 
@@ -87,7 +81,6 @@ class Looks:
             optimizer: of all members, with gradients.
             passes: of the members, in their order.
             answers: to the passes.
-            share: weight of the risks in the backward pass.
             number: of the step, from 1.
             when: the step in words.
 
@@ -97,10 +90,10 @@ class Looks:
         self.keep(number, torch.stack([risk for risk, _ in answers]))
         if number % self.every:
             return
-        self.at_losses(when, passes, share)
+        self.at_losses(when, passes)
         if not _all_finite(w.grad for w in _trained(optimizer) if w.grad is not None):
             index, broken = self._first(lambda w: w.grad)
-            origin = _run_again(passes[index], share)
+            origin = _run_again(passes[index])
             if origin.part == "unknown":
                 why = "the loss's own gradient is finite: that of the penalty is not, or a hook or the clipping changed it"
                 origin = Origin("backward", broken, why)
@@ -121,7 +114,7 @@ class Looks:
         values = f"{type(optimizer).__name__}, the gradient was {_range(gradient)}"
         raise self._diverged("a weight", index, when, Origin("update", broken, values))
 
-    def at_losses(self, when: str, passes: Sequence[Pass] = (), share: float = 1.0) -> None:
+    def at_losses(self, when: str, passes: Sequence[Pass] = ()) -> None:
         """Look at the losses since the last look; without passes, or of an earlier step, no batch is left to be run again.
 
         Raises:
@@ -137,7 +130,7 @@ class Looks:
             return
         row, index = lost[0]
         if passes and row == len(self._recent) - 1:
-            origin = _run_again(passes[index], share)
+            origin = _run_again(passes[index])
         else:
             weights = _broken(dict(self.members[index].net.named_parameters())) or "all weights are finite"
             origin = Origin("unknown", "the batch of that step is gone, and now", weights)
@@ -155,7 +148,7 @@ class Looks:
     def _diverged(self, what: str, index: int, when: str, origin: Origin) -> DivergedError:
         losses = [f"{risk:.3g}" for _, risks in self._recent if math.isfinite(risk := float(risks[index]))]
         return DivergedError(
-            f"{what} of member '{self.members[index].name}' stopped being a number in {when}. Where: {origin}. Its last finite "
+            f"{what} of member '{self.members[index].name}' became NaN or infinite in {when}. Where: {origin}. Its last finite "
             f"losses: {', '.join(losses[-SHOWN:]) or 'none'}. What was logged so far is kept. {ADVICE.get(origin.part, SMALLER)}"
         )
 
@@ -164,9 +157,9 @@ def _trained(optimizer: Optimizer) -> list[nn.Parameter]:
     return [w for group in optimizer.param_groups for w in group["params"] if w.grad is not None]
 
 
-def _run_again(each: Pass, share: float) -> Origin:
+def _run_again(each: Pass) -> Origin:
     try:
-        return origin_of(each, share)
+        return origin_of(each)
     except Exception as error:  # of a net that cannot be copied, or will not be watched
         return Origin("unknown", "the batch could not be run again", reason(error))
 
@@ -189,12 +182,11 @@ def _broken(named: Mapping[str, Tensor]) -> str:
     return ", ".join(found[:SHOWN]) + (f" and {len(found) - SHOWN} more" if len(found) > SHOWN else "")
 
 
-def origin_of(each: Pass, weight: float = 1.0) -> Origin:
+def origin_of(each: Pass) -> Origin:
     """Run the pass again, on a copy of the net as it is now.
 
     Args:
         each: one member's pass, before the optimizer's update: the same weights, batch and random draws.
-        weight: of its risk in the backward pass.
     """
     net = copy.deepcopy(each.net)
     seed_draws(each.seed, each.images.device)
@@ -207,7 +199,9 @@ def origin_of(each: Pass, weight: float = 1.0) -> Origin:
         return watch.origins.get(id(risk)) or Origin(
             "unknown", "the batch was run again", "no operation that was seen made it so"
         )
-    return _backward(net, risk * weight, watch) or Origin("unknown", "the batch was run again", "everything was finite")
+    return _backward(net, risk * each.weight, watch) or Origin(
+        "unknown", "the batch was run again", "everything was finite"
+    )
 
 
 class _Watch(TorchFunctionMode):

@@ -256,7 +256,7 @@ def test_a_loss_that_diverges_ends_the_run_after_the_epoch_and_names_the_step(ca
         with torch.no_grad():
             next(module.members[1].net.parameters()).fill_(math.inf)
 
-    with pytest.raises(DivergedError, match="'residual' stopped being a number in step 7, seen in epoch 2"):
+    with pytest.raises(DivergedError, match="'residual' became NaN or infinite in step 7, seen in epoch 2"):
         captures.fit(options={"callbacks": [At(6, spoil)]})
 
 
@@ -295,7 +295,7 @@ def test_nets_that_draw_or_ask_the_host_are_trained_by_the_loop_and_said_so(capt
     captures.assert_same(auto, loop)
     assert f"training step: loop ({why}" in caplog.text.replace("a replay would draw the ", "")
     torch.rand(3, device=captures.device)  # a broken capture leaves the generator unusable
-    with pytest.raises(UserError, match=r"'graph': training step goes into no CUDA graph.*Set it to loop"):
+    with pytest.raises(UserError, match=r"'graph': training step cannot be captured in a CUDA graph.*Set it to loop"):
         captures.fit(backend="graph", arms=None, net=net)
 
 

@@ -11,11 +11,11 @@ from lightning_app.networks import CifarResNet
 from tests.helpers import arm, classifier, digits, fit, same_weights
 
 
-def passes(*nets: torch.nn.Module, batch: int = 6) -> list[Pass]:
+def passes(*nets: torch.nn.Module, batch: int = 6, weight: float = 1.0) -> list[Pass]:
     generator = torch.Generator().manual_seed(0)
     images = torch.randn(batch, 3, 32, 32, generator=generator)
     labels = torch.randint(10, (batch,), generator=generator)
-    return [Pass(net, images, labels, seed) for seed, net in enumerate(nets)]
+    return [Pass(net, images, labels, seed, weight=weight) for seed, net in enumerate(nets)]
 
 
 def nets(count: int = 3) -> list[torch.nn.Module]:
@@ -23,17 +23,17 @@ def nets(count: int = 3) -> list[torch.nn.Module]:
     return [CifarResNet(8, residual=bool(i % 2)) for i in range(count)]
 
 
-def gradients(given: list[Pass], weight: float, at_once: bool):
+def gradients(given: list[Pass], at_once: bool):
     for each in given:
         each.net.zero_grad()
-    answers = one_by_one(given, weight, torch.Tensor.backward, at_once)
+    answers = one_by_one(given, torch.Tensor.backward, at_once)
     return answers, [[w.grad.clone() for w in each.net.parameters()] for each in given]
 
 
 @pytest.mark.parametrize("at_once", [False, True])
 def test_the_loop_leaves_each_nets_own_gradient(at_once):
-    given = passes(*nets())
-    answers, found = gradients(given, 0.5, at_once)
+    given = passes(*nets(), weight=0.5)
+    answers, found = gradients(given, at_once)
     for each, (risk, logits), grads in zip(given, answers, found):
         expected = F.cross_entropy(each.net(each.images), each.labels)
         own = torch.autograd.grad(0.5 * expected, list(each.net.parameters()))
@@ -53,7 +53,7 @@ def test_only_one_nets_activations_are_alive_at_a_time():
             return out
 
     three = [Watched(3 * 32 * 32, 10) for _ in range(3)]
-    one_by_one(passes(*three), 1.0, torch.Tensor.backward)
+    one_by_one(passes(*three), torch.Tensor.backward)
     assert most == [1, 1, 1]
 
 

@@ -2,6 +2,7 @@
 
 import copy
 import math
+from types import SimpleNamespace
 
 import pytest
 import pytorch_lightning as pl
@@ -14,6 +15,7 @@ from lightning_app.common.errors import UserError
 from lightning_app.datamodules import GaussianMixture
 from lightning_app.identity import id_entries
 from lightning_app.modules import ImageClassifier
+from lightning_app.modules.backends import Pass
 from lightning_app.modules.cost import Penalty, RiskAndError, add_gradients
 from lightning_app.modules.members import Arm
 from lightning_app.networks import ResidualMLP, SimplifiedNet
@@ -136,6 +138,20 @@ def test_samples_without_a_label_count_neither_in_risk_nor_in_error():
         "error": 0.0,
     }
     assert int(metric.count) == 1
+
+
+def test_the_mean_over_ranks_is_that_over_the_labels_that_count_stream_by_stream():
+    """Here 2 of 3 labels of one stream and none of another; the other rank has 1 and 0 that count."""
+
+    def sum_with_other_rank(own: torch.Tensor, reduce_op: str) -> torch.Tensor:
+        assert reduce_op == "sum"
+        return own.add_(torch.tensor([1, 0]))  # in place, as torch.distributed
+
+    module = classifier({"net": arm(True)})
+    module._trainer = SimpleNamespace(world_size=2, strategy=SimpleNamespace(reduce=sum_with_other_rank))
+    labels = torch.tensor([1, -100, 3]), torch.tensor([-100, -100, -100])
+    passes = [Pass(nn.Identity(), torch.zeros(3, 10), each, 0) for each in labels]
+    assert [each.weight for each in module._weighted(passes)] == [2 * 2 / 3, 0]
 
 
 def test_a_rank_whose_share_of_a_batch_is_empty_asks_no_net():

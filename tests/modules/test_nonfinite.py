@@ -147,7 +147,7 @@ def named(bad=Net, what="the loss", *callbacks, **more):
     with pytest.raises(DivergedError) as raised:
         fit(classifier(arms, **more), epochs=1, callbacks=[*callbacks])
     message = str(raised.value)
-    head = rf"{what} of member '(good|bad)' stopped being a number in epoch 1 \(step {STEP}\) at learning rate"
+    head = rf"{what} of member '(good|bad)' became NaN or infinite in epoch 1 \(step {STEP}\) at learning rate"
     assert re.match(head, message), message
     finite = re.search(r"Its last finite losses: (.*?)\. What was logged", message)[1].split(", ")
     assert len(finite) == STEP - (what == "the loss") and all(math.isfinite(float(loss)) for loss in finite)
