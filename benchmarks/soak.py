@@ -145,10 +145,10 @@ def live(folder: Path, name: str, ranks: tuple[str, ...], seconds: float, which:
 def doing(said: str, logged: str) -> str:
     """What a run is at, from what it has said and logged in this life: an epoch's line comes when its measures are done.
 
-    >>> doing("going on after epoch 1, step 20", "net,2,32,lr,0.1")
+    >>> doing("resuming after epoch 1, step 20", "net,2,32,lr,0.1")
     'measuring'
     """
-    numbers = [int(word) for word in re.findall(r"^(?:going on after )?epoch (\d+)", said, re.MULTILINE)]
+    numbers = [int(word) for word in re.findall(r"^(?:resuming after )?epoch (\d+)", said, re.MULTILINE)]
     rows = [row for row in csv.reader(logged.splitlines()) if len(row) == 5 and row[1].isdigit()]
     if not numbers and not rows:
         return "starting"

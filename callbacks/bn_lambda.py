@@ -56,7 +56,7 @@ class BnLambda(StatefulMeasure):
         "layer07" is the layer that ran last before the normalisation; a second one after it is "layer07_2", one before
         all layers has the name of its module.
 
-    Reading:
+    Interpretation:
         λ starts at 1. In Littwin & Wolf's account a growing |λ| of skipped layers moves weight to longer paths.
         Measured on ten Gaussians over 100 epochs, six seeds, BatchNorm before or after the ReLU: from λ = 1 mean |λ| of
         skipped layers ends 1 % above its start where classes are easily separated, and falls where they overlap (by

@@ -25,7 +25,7 @@ class DistanceFromStart(StatefulMeasure):
         | ``travel/from_start_of/<arm>`` | 1 | from the other arm's start, if it has as many weights |
         | ``cost/travel`` | s | what measuring all nets took |
 
-    Reading:
+    Interpretation:
         At epoch 0 ``travel/distance`` is 0 and ``travel/from_start_of/<arm>`` the distance between the two starts: 58
         between plain and residual nets of depth 32, 45 at depth 20, with the papers' initialisations. A
         ``travel/distance`` far below that says that training stays near where it began; the reproduction of Fig. 7 asks

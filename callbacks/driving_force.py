@@ -35,7 +35,7 @@ class DrivingForce(StatefulMeasure):
         | ``drive/agrees_first`` | share | of normalisations whose ``first_order`` had it |
         | ``cost/drive`` | s | what measuring all nets took |
 
-    Reading:
+    Interpretation:
         Positive is up. The observed change is of all steps in between, momentum and penalty included, so that agreement
         is a finding and no test of the theorem, which holds as an identity (to 1e-14 in tests). The theorem speaks of
         stationary λ; elsewhere the first order is larger by orders of magnitude and decides: on Gaussian mixtures |λ|

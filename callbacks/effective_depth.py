@@ -39,7 +39,7 @@ class EffectiveDepth(Measure):
         | ``depth/outputs``, ``depth/gradients`` | 1 | E‖f_r‖², ‖g_r‖²: arrays |
         | ``cost/depth`` | s | what measuring all nets took |
 
-    Reading:
+    Interpretation:
         Between the shortest and the longest path. ``effective_input`` is the steadier of the two d_eff: with BatchNorm
         up to three quarters of Σ E‖f_r‖² come from constants that cancel. The simplified ResNet of depth 20 (p = 19)
         has d_eff 1.1 at initialisation and 3.8 after 10 epochs of CIFAR-10 (from the input 5.3, d_coh 2.8, d_grad
@@ -96,7 +96,7 @@ class EffectiveDepth(Measure):
             return {"depth": effective_depth(net, samples, context.loss, self.gradient_samples, context.max_batch)}
         except NoBranches as error:
             if not context.others:  # beside a residual net, a plain one is no surprise
-                self.warn_once(f"no depth keys: {error}")
+                self.warn_once(f"EffectiveDepth logs nothing: {error}")
         except NoPaths as error:
-            self.warn_once(f"no depth keys: {error}")
+            self.warn_once(f"EffectiveDepth logs nothing: {error}")
         return {}

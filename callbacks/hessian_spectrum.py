@@ -50,7 +50,7 @@ class HessianSpectrum(Measure):
         ``<part>`` is, with ``parts``, ``layer07``: the diagonal block of a layer's weight and bias (no BatchNorm),
         ``id`` and ``rest``: of the ID entries and of all others. The option ``prefix`` stands in for "hessian".
 
-    Reading:
+    Interpretation:
         ``top1`` limits stable learning rates (2 / top1 for gradient descent on a quadratic); a negative ``bottom1`` is
         a direction of descent. Depth 20 after 10 epochs of CIFAR-10, plain against residual: largest 78.2 and 96.7,
         smallest -2.7 and -3.3, trace 671 ± 57 and 833 ± 57: the residual net, ahead in training, is the more sharply
@@ -137,7 +137,7 @@ class HessianSpectrum(Measure):
         try:
             return self._spectra(context)
         except DivergedError as error:  # whoever trains the net decides what follows
-            log.warning(f"epoch {context.epoch}: no {self.prefix} keys: {error}")
+            log.warning(f"epoch {context.epoch}: HessianSpectrum logs nothing under {self.prefix}/: {error}")
             return {}
 
     def _spectra(self, context: MeasureContext) -> dict[str, Any]:

@@ -35,7 +35,7 @@ class InterlayerCushion(Measure):
         | ``interlayer_batch1/block05/<field>`` | 1 | the same `InterlayerStatistics`, BatchNorm on each sample alone |
         | ``cost/interlayer[_batch1]`` | s | what measuring all nets took; ``_batch1``: with that mode alone |
 
-    Reading:
+    Interpretation:
         Near √(n / numel): the block hands on its input no better than noise; so does the identity. The paper has 0.20
         residual against 2.7e-7 plain. Measured on the full nets of depth 20, block 5 of 9, n = H W, after 300 steps,
         two seeds: on one sample 0.202 and 0.194 residual against 3.9e-7 and 4.0e-7 plain; in evaluation mode 0.253 and

@@ -28,7 +28,8 @@ class LayerCushion(Measure):
         * ``transferred``: identity in both, the cushion of the plain layer T(W);
         * ``branch``: identity in neither, ``‖W x‖ / (‖W‖_F ‖x‖)``.
 
-        The norm is that of the weights, or, ``operator``, that of the matrix that maps x to A x, zero padding included.
+        The norm is the Frobenius norm of the weights, or, ``operator``, that of the matrix that maps x to A x, zero padding
+        included; never the spectral norm.
 
     Keys:
         | key | unit | meaning |
@@ -38,7 +39,7 @@ class LayerCushion(Measure):
         | ``probe/error`` | share | wrong among the probe samples; none where labels are no classes of the outputs |
         | ``cost/cushion`` | s | what measuring all nets took |
 
-    Reading:
+    Interpretation:
         Large: noise in the weights changes what comes out of the layer little, compared with the signal. At
         initialisation a plain layer with C input channels has about 1/√C, whatever the scale of its weights (layer 10
         of depth 20, C = 32: 0.177), a residual one about 3 in the paper's reading, because its ‖W‖

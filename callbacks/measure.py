@@ -160,7 +160,7 @@ class Measure(EpochCallback):
                 torch.cuda.empty_cache()
         if ran_out:
             what = f"{type(self).__name__} ran out of memory on '{context.name}' with {ran_out} samples at a time"
-            print(f"{what}: it goes on with {self._max_batch}.", flush=True)
+            print(f"{what}: continuing with {self._max_batch}.", flush=True)
         return found
 
     def _go_on(self, failure: str, epoch: float, error: Exception) -> None:
@@ -184,8 +184,8 @@ def check_families(measures: Iterable[Measure]) -> None:
         own, family = type(measure).__name__, getattr(measure, "family", None)
         if not isinstance(family, str) or not NAME.fullmatch(family) or family.partition("/")[0] in TAKEN:
             raise UserError(
-                f"{own} needs a family that its keys begin with, of letters, digits, '_' and '/' and not {', '.join(TAKEN)}, "
-                f"got {family!r}."
+                f"{own}.family begins the names of its numbers: expected letters, digits, '_' and '/', and none of "
+                f"{', '.join(TAKEN)}, got {family!r}."
             )
         if family in found:
             raise UserError(

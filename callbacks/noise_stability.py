@@ -48,7 +48,7 @@ class NoiseStability(Measure):
         | ``noise/bound/<field>`` | below | fields of `NoiseBound`: ``log10`` and every factor |
         | ``cost/noise`` | s | what measuring all nets took |
 
-    Reading:
+    Interpretation:
         A small response is a stable net. Which net is the more stable depends on what the same amount of noise is. Depth
         20 after 30 epochs of CIFAR-10, strength 0.1, three seeds, residual / plain: 0.54 relative to ‖W‖, 0.85 relative
         to ‖T(W)‖, 1.04 ± 0.06 with noise of one norm: no difference. c is about √2 where pre-activations are symmetric;

@@ -57,7 +57,7 @@ class Signal(Measure):
         | ``signal/layer07/gradient_expected`` | nats | before training: closed form, from the last convolution's gradient back |
         | ``cost/signal`` | s | what logging took; what watching took is a part of the step |
 
-    Reading:
+    Interpretation:
         Flat over the layers: what Glorot & Bengio ask for. A straight line on the logarithmic axis is exponential in the
         depth: too small or too large a gain. The closed form is an expectation over the draw of the weights; one draw walks
         randomly around it, by about √(5 / n) of the mean square a layer of n independent units. ``update`` is often between

@@ -46,7 +46,7 @@ class TrainingMetrics(EpochCallback):
         | ``lr`` | 1 | learning rate of the epoch |
         | ``time/epoch`` | s | training batches and evaluation, without the measures |
 
-    Reading:
+    Interpretation:
         Guessing among ten classes has risk ln 10 = 2.303 and error 0.9. ``train/risk`` against ``train/risk_running``
         is augmentation and the epoch's progress; ``test/error`` minus ``train/error`` the generalisation gap. Depth 20
         after 6 epochs of CIFAR-10: risk 1.392 plain, 1.159 residual, test error 0.511 and 0.413.
@@ -148,7 +148,7 @@ class ProgressLines(pl.Callback):
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self._started = time.perf_counter()  # an epoch that a resume goes on with does not start
         if trainer.global_step:
-            self._print(f"going on after epoch {trainer.current_epoch}, step {trainer.global_step}")
+            self._print(f"resuming after epoch {trainer.current_epoch}, step {trainer.global_step}")
 
     @override
     def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -184,7 +184,7 @@ class ProgressLines(pl.Callback):
         if not self._trained and trainer.global_step:
             done = plural(trainer.current_epoch, "epoch")
             self._print(
-                f"nothing is left to train after {done}: raise the limit, such as --trainer.max_epochs, to go on"
+                f"nothing is left to train after {done}: raise the limit, such as --trainer.max_epochs, to continue"
             )
 
     @rank_zero_only

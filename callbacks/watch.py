@@ -264,7 +264,7 @@ class Watch:
         self._before_update()  # nobody announced it, or a closure has passed: what is measured now is no part of the step
         if self._loop.global_step == self._loop.max_steps:
             log.warning(
-                f"training goes on after total_steps={self._loop.max_steps}: it is measured by the clock alone."
+                f"training goes on after total_steps={self._loop.max_steps}: now only the clock says when to measure."
             )
             self._loop.max_steps = -1
         self._loop.global_step += 1

@@ -25,7 +25,7 @@ class WeightMass(Measure):
         | ``weight_mass_transferred/[layer10/]<field>`` | 1 | the same `WeightStatistics` of t, layers that T changes |
         | ``cost/weight_mass`` | s | what measuring all nets took |
 
-    Reading:
+    Interpretation:
         ``id_over_large`` near 1: the large weights are the identities. Before training, expected at depth 32: plain
         0.07 in std, mass 25,033, of which 412 large and 65 at ID entries; t of a residual net 0.048, 1,976, and 1,072
         both large and at ID entries. After 200 epochs the paper has 76 % for t and 10.29 % for a plain net: training

@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parent.parent
 SECTIONS = {  # in the docstring -> on the page
     "Definition": "Definition",
     "Keys": "Keys",
-    "Reading": "Reading",
+    "Interpretation": "Interpretation",
     "Cost": "Cost",
     "Breaks": "What breaks it",
     "Source": "Source",

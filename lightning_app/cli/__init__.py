@@ -113,7 +113,7 @@ def _train(argv: list[str]) -> int:
     trained = argv[0] == "fit"
     if os.environ.get("LOCAL_RANK", "0") == "0":
         print(
-            f"stopped by {stopping.received.name}{': go on with --ckpt_path last' if trained else ''}", file=sys.stderr
+            f"stopped by {stopping.received.name}{': resume with --ckpt_path last' if trained else ''}", file=sys.stderr
         )
     if trained and stopping.received.name == "SIGUSR1" and (message := requeue()):
         print(message, file=sys.stderr)

@@ -34,7 +34,7 @@ EXTRACT = """\
 examples:
   python main.py extract runs/yu-tomasi/fig2/checkpoints/last.ckpt one.ckpt --member residual-seed03
   python main.py test --config configs/res20.yaml --model.seeds 3-3 --ckpt_path one.ckpt     the same risk and error
-  python main.py fit  --config configs/res20.yaml --model.seeds 3-3 --ckpt_path one.ckpt     goes on as the bank would
+  python main.py fit  --config configs/res20.yaml --model.seeds 3-3 --ckpt_path one.ckpt     trains on as the bank would
 """
 
 Checkpoint = Mapping[str, Any]
@@ -135,7 +135,7 @@ def _transferred(checkpoint: Checkpoint, options: argparse.Namespace) -> tuple[d
     kept = (
         "the optimizer's state is kept: T is a translation"
         if trains
-        else "weights alone, without the optimizer's state: to measure or test, fit cannot go on from them"
+        else "weights alone, without the optimizer's state: to measure or test, fit cannot resume from them"
     )
     # Section 4.1: twins stay twins only where the penalties are equal, ||p - rho||^2 = ||r||^2.
     direction, condition = (
@@ -250,7 +250,7 @@ def _extracted(checkpoint: Checkpoint, options: argparse.Namespace) -> tuple[dic
     return alone, [
         f"written: {options.target} ({in_words(one)}, was '{options.member}')",
         f"Use it with a configuration of that one net and --model.seeds {spell_seeds([one['seed']])}{decay}",
-        *["It has the weights alone: to measure or test, fit cannot go on from them."]
+        *["It has the weights alone: to measure or test, fit cannot resume from them."]
         * holds_weights_alone(options.target),
     ]
 

@@ -62,7 +62,7 @@ BRIEF = {
   python main.py fit --config configs/quickstart.yaml                               six nets on embedded data
   python main.py fit --config configs/pair20.yaml --model.seeds 3 --trainer.max_epochs 5
   python main.py fit --config configs/res20.yaml --model.net.depth 32 --run.name res32
-  python main.py fit --config configs/res20.yaml --ckpt_path last                   go on where it stopped
+  python main.py fit --config configs/res20.yaml --ckpt_path last                   resume where it stopped
 """,
         DATA
         + NET

@@ -40,7 +40,7 @@ class RunFolders:
         root: folder of all runs.
         group: runs that belong together, e.g. a data set or an experiment.
         name: the run's own name.
-        plan: set by `reproduce`: what this run is a part of, so that it is found again. Leave it alone.
+        plan: internal: a digest by which `reproduce` finds its runs. Do not set it.
     """
 
     def __init__(self, root: str = "runs", group: str = "default", name: str = "run", plan: str | None = None) -> None:

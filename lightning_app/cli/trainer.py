@@ -80,7 +80,7 @@ class Trainer(pl.Trainer):
         """A loader that is not ours draws its order from global random states: those of each epoch are a function of its number.
 
         So a run that is resumed sees what an unbroken one sees, and evaluation, which is isolated, changes nothing. A loader that
-        keeps no state is wound forward to where an epoch was left.
+        keeps no state is fast-forwarded to where an epoch was left.
         """
         # Processes that share out nets, not samples, see the same batches.
         rank = 0 if isinstance(self.strategy, SeedSharding) else self.global_rank
@@ -175,7 +175,7 @@ def _refusing(restore: Callable[..., None]) -> Callable[..., None]:
             raise
         except (LookupError, TypeError, AttributeError, ValueError) as error:
             raise UserError(
-                f"this run cannot go on from the checkpoint ({reason(error)}): it is damaged, or of another "
+                f"this run cannot be resumed from the checkpoint ({reason(error)}): it is damaged, or of another "
                 "program. Name another checkpoint, or leave --ckpt_path out to start a new run."
             ) from error
 

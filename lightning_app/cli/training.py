@@ -163,7 +163,7 @@ class TrainingCLI(LightningCLI):
         self._ours = None if not again else "first" if path == "last" else "only"  # that this job began
         if self._ours == "only":
             path = self.config[self.subcommand].ckpt_path = "last"
-            print("SLURM has started this job again: it goes on with its run, if it has saved a checkpoint.")
+            print("SLURM has started this job again: it resumes its run, if it has saved a checkpoint.")
         if path not in (None, "last") and not Path(path).is_file():
             below = Path(path, CHECKPOINTS, LAST)
             hint = f" Did you mean {below}?" if below.is_file() else ""
@@ -334,7 +334,7 @@ class TrainingCLI(LightningCLI):
                 raise
             raise UserError(
                 f"nothing is left to train: the checkpoint is of a later epoch than {self.trainer.max_epochs}, the limit. "
-                "Raise trainer.max_epochs to go on."
+                "Raise trainer.max_epochs to continue."
             ) from error
 
     def before_fit(self) -> None:

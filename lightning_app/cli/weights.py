@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from lightning_app.common.errors import UserError
 from lightning_app.common.safe_io import read_torch
-from lightning_app.runs.checkpoints import read_safetensors
+from lightning_app.runs.checkpoints import holds_weights_alone, read_safetensors
 
 NESTS = ("state_dict", "model_state_dict", "model", "net", "module", "ema")  # under which programs keep a net's weights
 SHOWN = 3  # names in an error
@@ -58,7 +58,7 @@ def read_weights(file: Path) -> dict[str, Tensor]:
     """
     if not file.is_file():
         raise UserError(f"expected weights at {file}, found no such file.")
-    content = read_safetensors(file)[0] if file.suffix == ".safetensors" else read_torch(file)
+    content = read_safetensors(file)[0] if holds_weights_alone(file) else read_torch(file)
     if not isinstance(content, Mapping):
         raise UserError(f"{file} holds a {type(content).__name__}, expected a state dict.")
     nested = next((content[name] for name in NESTS if isinstance(content.get(name), Mapping)), content)

@@ -11,7 +11,7 @@ class UserError(ValueError):
 
 
 class DivergedError(UserError):
-    """A loss stopped being a number. What was logged and saved so far is kept."""
+    """A loss became NaN or infinite. What was logged and saved so far is kept."""
 
 
 class MachineError(UserError):
@@ -42,7 +42,7 @@ def first_line(error: BaseException) -> str:
 def first_sentence(error: BaseException) -> str:
     """The same on one line and without its full stop, for messages of several sentences.
 
-    >>> first_sentence(ValueError("bad magic\\n number. Set allow_pickle to go on.")), first_sentence(AssertionError())
+    >>> first_sentence(ValueError("bad magic\\n number. Set allow_pickle to continue.")), first_sentence(AssertionError())
     ('bad magic number', 'AssertionError')
     """
     return " ".join(str(error).split()).split(". ")[0].rstrip(".")[:LONGEST] or type(error).__name__

@@ -104,7 +104,7 @@ def is_lost_rank(error: RuntimeError) -> bool:
 def lost_rank(reason: str) -> str:
     """The error message of the processes that are left."""
     return (
-        f"error: another process of this job is gone ({reason}): see what it said before. What was logged is kept; go on "
+        f"error: another process of this job died ({reason}): see its output above. What was logged is kept; resume "
         "from the last finished epoch with --ckpt_path last."
     )
 

@@ -80,9 +80,9 @@ def _weight_of(module: nn.Module) -> Any:
 
 
 MADE_OF = "parametrizations."  # what a parametrised weight is made of: the weight itself is listed
-LOOSE = "a weight that no layer holds: the net uses it as it likes"
+LOOSE = "a parameter that no layer holds as its weight: how the net uses it is not known"
 NO_TENSOR, OTHER_MAP = -1, -2  # in place of a number of rows
-NO_MAP = "a cushion is of a convolution, a linear map, an embedding or attention, this is a {}"
+NO_MAP = "cushions are defined for convolutions, linear layers, embeddings and attention, this is a {}"
 
 
 def measurable(surveyed: tuple[Surveyed, ...]) -> tuple[Layer, ...]:
@@ -94,16 +94,16 @@ def measurable(surveyed: tuple[Surveyed, ...]) -> tuple[Layer, ...]:
 def _reason(layer: Layer, calls: list[int], samples: int) -> str:
     """Why it has no cushion; ``calls``: of each call, the rows of its input."""
     if not calls:
-        return "the net never calls it: it is not used, or its weight is without it"
+        return "the net never calls it: it is unused, or the net uses its weight directly"
     if NO_TENSOR in calls:  # embeddings of positions that are given a shape
         return "its input is not a tensor"
     if OTHER_MAP in calls:
         own, kind = type(layer.module).__name__, _kind(layer.module).__name__
-        return f"its class {own} computes something else with its weight than a {kind}"
+        return f"its class {own} computes something else with its weight than {kind}"
     if any(rows not in (1, samples) for rows in calls):
         return f"its input has {max(calls)} rows for {samples} samples, and a cushion is of each sample"
     if layer.is_conv and layer.module.padding_mode != "zeros":
-        return f"its norm as an operator is known for zero padding, this pads by '{layer.module.padding_mode}'"
+        return f"the norm of its matrix is known for zero padding, this pads by '{layer.module.padding_mode}'"
     return ""
 
 

@@ -42,7 +42,7 @@ examples:
   python main.py reproduce yu-tomasi/table-1 --scale paper            in full: hours for each seed and depth
   python main.py reproduce yu-tomasi --scale paper --no-train         judge the runs that exist
   python main.py reproduce yu-tomasi/fig-2 --scale paper --seeds 0-6  half of the seeds; another machine takes 7-12
-  python main.py reproduce yu-tomasi/table-1 --scale paper --for 165m  stop in time, saved; again to go on
+  python main.py reproduce yu-tomasi/table-1 --scale paper --for 165m  stop in time, saved; again to resume
   python main.py reproduce li-et-al/fig-4 --scale paper               computed, not trained: minutes
   python main.py reproduce yu-tomasi/fig-3 --scale paper --data-root ~/data -- --trainer.accelerator gpu
 
@@ -84,7 +84,7 @@ def _ending_after(seconds: float | None) -> Iterator[threading.Event]:
 
     def end() -> None:
         time_is_up.set()
-        print("time is up: saving and packing. The same command goes on where this one stopped.", flush=True)
+        print("time limit reached: saving and packing. Run the same command again to continue.", flush=True)
         os.kill(os.getpid(), signal.SIGTERM)
 
     if seconds is None:
@@ -105,7 +105,7 @@ def _seconds(text: str) -> float:
     >>> _seconds("165m"), _seconds("2h30m"), _seconds("90")
     (9900.0, 9000.0, 90.0)
     """
-    found = re.fullmatch(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s?)?", text)
+    found = re.fullmatch(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?", f"{text}s" if text.isdecimal() else text)
     if not text or not found or not any(int(part or 0) for part in found.groups()):
         raise UserError(f"--for takes a time like 165m, 2h30m or 90s, got '{text}'.")
     hours, minutes, seconds = (int(part or 0) for part in found.groups())

@@ -120,9 +120,10 @@ def _contents(run: RunFolder, finished: bool, arrays: Collection[tuple[str, floa
     """
     last = run.checkpoints / LAST
     to_go_on_from = read_bytes(last) if last.is_file() and not finished else None
+    config = run.config()
     for name in (*SMALL_FILES, *sorted(path.name for path in run.path.glob(EARLIER_CONFIG.format("*")))):
         if (run.path / name).is_file():
-            yield name, _without_machine_paths(read_bytes(run.path / name), run.config())
+            yield name, _without_machine_paths(read_bytes(run.path / name), config)
     yield LOG_PACKED, lzma.compress(read_bytes(run.path / LOG), preset=6)
     for family, epoch in sorted(arrays):
         name = f"{ARRAYS}/{epoch_folder(epoch)}/{family}.npz"
@@ -167,7 +168,9 @@ def unpack(folder: Path, target: Path) -> RunFolder:
     UserError: if the evidence is damaged, or has no checkpoint.
     """
     if found := damage(folder):
-        raise UserError(f"training cannot go on from {folder}: {found[0]}. Restore it, for example with git checkout.")
+        raise UserError(
+            f"training cannot be resumed from {folder}: {found[0]}. Restore it, for example with git checkout."
+        )
     new = _new(target)
     shutil.rmtree(new, ignore_errors=True)
     for name in _packed(folder):

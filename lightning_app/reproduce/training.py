@@ -34,7 +34,7 @@ class RunFailed(Exception):
     """A training process ended with something else than 0; its own message is on the terminal."""
 
     def __init__(self, job: "TrainingJob", code: int) -> None:
-        super().__init__(f"the run {job.name} stopped (exit code {code}). The same command goes on where it stopped.")
+        super().__init__(f"the run {job.name} stopped (exit code {code}). Run the same command again to resume it.")
         self.code = code
 
 
@@ -234,7 +234,7 @@ class TrainingJob(Job):
         first = root / self.group / self.name
         targets = itertools.chain((first,), (first.with_name(f"{self.name}~{number}") for number in itertools.count(2)))
         target = next(folder for folder in targets if not folder.exists())
-        print(f"run {self.name}: goes on from the evidence in {run.path}, in {target}", flush=True)
+        print(f"run {self.name}: resumes from the evidence in {run.path}, in {target}", flush=True)
         return unpack(run.path, target)
 
     def _fit(self, root: Path, seeds: Sequence[int], options: Sequence[str], locks: Sequence[IO]) -> None:

@@ -84,7 +84,7 @@ def _saved(checkpoint: Mapping[str, Any]) -> memoryview:
 def packed_weights(checkpoint: Mapping[str, Any]) -> bytes:
     """A checkpoint's weights as a .safetensors file, with what it says of its nets and its progress.
 
-    It can be validated, tested and measured; training cannot go on from it, as the optimizer's state is left out.
+    It can be validated, tested and measured; training cannot be resumed from it, as the optimizer's state is left out.
     """
     from safetensors.torch import save
 

@@ -67,10 +67,10 @@ def changes(found: Mapping[str, tuple[Any, Any]]) -> str:
     """The same in words, empty where nothing has changed.
 
     >>> changes({"model.lr": (0.1, 0.2)})
-    'going on with other options than before: model.lr 0.1 -> 0.2'
+    'resumed with other options than before: model.lr 0.1 -> 0.2'
     """
     said = "; ".join(f"{key} {before} -> {after}" for key, (before, after) in found.items())
-    return f"going on with other options than before: {said}" if said else ""
+    return f"resumed with other options than before: {said}" if said else ""
 
 
 def limits_on_data(config: Mapping[str, Any]) -> dict[str, Any]:

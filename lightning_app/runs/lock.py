@@ -61,7 +61,7 @@ def claimed(home: Path, name: str, what: str) -> Iterator[IO]:
         raise UserError(f"cannot write into {home}: {error.strerror}. Choose another --runs or --out.") from error
     with lock:
         if not _lock(lock, home):
-            print(f"{what}: another process is at it; waiting.", flush=True)
+            print(f"{what}: another process is working on it; waiting.", flush=True)
             _lock(lock, home, wait=True)
         yield lock
 

@@ -388,7 +388,7 @@ class AutoWandbLogger(WandbLogger):
                 why = first_line(error)
                 if self._mode == "online":
                     raise UserError(
-                        f"W&B did not let this run in ({why}): log in, or set the logger's mode to auto."
+                        f"W&B refused the login ({why}): log in, or set the logger's mode to auto."
                     ) from error
                 log.warning("W&B did not start %s (%s).", mode, why)
                 self._runs.clear()

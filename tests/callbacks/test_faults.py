@@ -119,7 +119,7 @@ def test_what_fails_again_is_logged_each_time_and_reported_once(tmp_path, caplog
         ("idle", "Named and Idle have the same family, 'idle', and would replace each other's numbers"),
         ("test/error", "not train, val, test, .* got 'test/error'"),
         ("../../outside", "got '../../outside'"),
-        (None, "Named needs a family .* got None"),
+        (None, "Named.family begins .* got None"),
     ],
 )
 def test_a_measure_has_a_family_of_its_own(tmp_path, family, said):
@@ -348,7 +348,7 @@ def test_out_of_memory_a_measure_takes_fewer_samples_at_a_time(greedy, family, r
     callback = smallest(family)
     pieces = measured(callback, greedy)
     assert greedy.most <= room and callback._max_batch <= room
-    assert f"it goes on with {callback._max_batch}." in capsys.readouterr().out
+    assert f"continuing with {callback._max_batch}." in capsys.readouterr().out
     assert pieces.keys() == whole.keys()
     for key, value in whole.items():
         if key.endswith("gradient_correlation"):  # of other pairs: neighbours within a piece
@@ -576,4 +576,4 @@ def test_memory_that_really_runs_out():
     with Popen([sys.executable, "-c", SCARCE], env=environment, **streams) as process:
         said, wrong = process.communicate(timeout=300)
     assert process.returncode == 0, wrong
-    assert "LayerCushion ran out of memory on 'net' with 20 samples at a time: it goes on with" in said
+    assert "LayerCushion ran out of memory on 'net' with 20 samples at a time: continuing with" in said

@@ -104,7 +104,7 @@ def test_what_is_said_of_an_epoch_that_a_resume_goes_on_with_is_of_its_rest(tmp_
     )._started -= 1000  # made long before training goes on
     run.fit(classifier(), datamodule=digits(), ckpt_path=tmp_path / "step=2.ckpt")
     first, second, third, *_ = (one for one in capsys.readouterr().out.splitlines() if "epoch" in one)
-    assert first.startswith("going on after epoch 0")
+    assert first.startswith("resuming after epoch 0")
     assert second.startswith("epoch 1/3") and float(re.findall(r"([\d.]+) s\)$", second)[0]) < 900
     assert third.startswith("epoch 2/3")  # and no forecast from a part of an epoch
 

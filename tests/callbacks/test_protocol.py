@@ -435,7 +435,9 @@ def test_layers_without_cushions_are_named_once(caplog, tmp_path):
     with caplog.at_level(logging.WARNING, logger="callbacks"):
         fit(Passed(), LayerCushion(), folder=tmp_path)
     messages = [record.message for record in caplog.records if "no cushion of" in record.message]
-    assert messages == ["no cushion of again: the net never calls it: it is not used, or its weight is without it"]
+    assert messages == [
+        "no cushion of again: the net never calls it: it is unused, or the net uses its weight directly"
+    ]
     rows = {row.path: (row.layer, row.reason) for row in RunFolder(tmp_path).layers()}
     assert rows["again"] == ("layer02", messages[0].partition("again: ")[2]) and rows["conv"] == ("layer01", "")
     log = RunFolder(tmp_path).log()

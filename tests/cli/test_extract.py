@@ -57,7 +57,7 @@ def test_it_goes_on_as_the_bank_would(saved, tmp_path):
 def test_as_safetensors_it_is_the_weights_and_what_they_are_of(saved, tmp_path, capsys):
     read = AtomicCheckpointIO().load_checkpoint
     assert main(["extract", str(saved), str(tmp_path / "one.safetensors"), "--member", "residual-seed01"]) == 0
-    assert "weights alone: to measure or test, fit cannot go on" in capsys.readouterr().out
+    assert "weights alone: to measure or test, fit cannot resume" in capsys.readouterr().out
     packed, whole = read(tmp_path / "one.safetensors"), read(extracted(saved, tmp_path))
     assert identical(packed["state_dict"], whole["state_dict"]) and packed["members"] == whole["members"]
     with pytest.raises(UserError, match="without the optimizer's state"):

@@ -160,7 +160,9 @@ def test_what_cannot_be_measured_is_listed_with_the_reason(tmp_path):
     reasons = {row.path: row.reason for row in rows}
     assert reasons["fc"] == reasons["twice"] == "" and reasons["stem"] and reasons["scale"]
     assert sum(row.path == "twice" for row in rows) == 2 and "pads by 'circular'" in done.stdout  # a row for each call
-    assert "no depth keys" in done.stdout and "passes 4 weight layers: measure a residual net" in done.stdout
+    assert (
+        "EffectiveDepth logs nothing" in done.stdout and "passes 4 weight layers: measure a residual net" in done.stdout
+    )
     log = RunFolder(tmp_path / "runs" / "measured" / "odd").log()["name"]
     assert log.str.startswith("cushion/layer03").any() and log.str.startswith("hessian/top1").any()
 

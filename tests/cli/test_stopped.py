@@ -93,7 +93,7 @@ def test_several_ranks_stop_at_one_batch_and_go_on_there(tmp_path, unstopped, st
     go_on(tmp_path)
     code, said = ended(process)
     assert code == 143, said
-    assert "stopped by SIGTERM: go on with --ckpt_path last" in said and "Traceback" not in said
+    assert "stopped by SIGTERM: resume with --ckpt_path last" in said and "Traceback" not in said
     resumed = command(*TINY, *ranks, "--ckpt_path", "last", cwd=tmp_path)
     assert resumed.returncode == 0, resumed.stderr
     assert_same_run(unstopped(strategy), tmp_path / RUN)
@@ -121,7 +121,7 @@ def test_a_signal_ends_a_measure_that_has_no_end(tmp_path):
     time.sleep(1)
     process.terminate()
     code, said = ended(process)
-    assert code == 143 and "go on with --ckpt_path last" in said
+    assert code == 143 and "resume with --ckpt_path last" in said
 
 
 def caught(pid: int) -> int:
@@ -165,7 +165,7 @@ def test_a_signal_whose_exception_compiled_code_has_replaced_still_ends_the_prog
     process = Popen(call, cwd=Path(MAIN).parent, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     _, said = process.communicate(timeout=240)
     assert process.returncode == code, said
-    assert ("stopped by SIGTERM: go on with --ckpt_path last" in said) == (what == "signal")
+    assert ("stopped by SIGTERM: resume with --ckpt_path last" in said) == (what == "signal")
     assert ("Invalid affine" in said) == (what == "fault")
 
 
@@ -192,7 +192,7 @@ def test_a_folder_in_use_is_refused_a_restarted_job_goes_on_and_a_finished_run_s
     slurm = {"SLURM_RESTART_COUNT": "1"}
     restarted = command(*TINY, *FEW, "--ckpt_path", "last", cwd=tmp_path, env=slurm)
     assert restarted.returncode == 0, restarted.stderr
-    assert "going on after epoch 1" in restarted.stdout
+    assert "resuming after epoch 1" in restarted.stdout
     same = command(*TINY, *FEW, cwd=tmp_path, env=slurm)
     assert same.returncode == 0 and "nothing is left to train" in same.stdout, same.stderr
     before = checkpoint(tmp_path / RUN)["state_dict"]

@@ -156,7 +156,7 @@ def test_what_the_command_says(bank, tmp_path, capsys):
     torch.save(kept, tmp_path / "final.ckpt")
     assert main(["transfer", str(tmp_path / "final.ckpt"), str(tmp_path / "twin.ckpt")]) == 0
     _, written = capsys.readouterr().out.splitlines()
-    assert "weights alone" in written and "fit cannot go on from them" in written
+    assert "weights alone" in written and "fit cannot resume from them" in written
 
 
 REFUSED = {  # words after `transfer` -> what the message says

@@ -123,7 +123,7 @@ def test_who_comes_second_waits_and_computes_nothing(tmp_path, capsys):
     waiting.join(60)
     assert not waiting.is_alive()
     assert second.asked == []
-    assert "computation depths: another process is at it; waiting." in capsys.readouterr().out
+    assert "computation depths: another process is working on it; waiting." in capsys.readouterr().out
 
 
 def test_where_nothing_can_be_written_a_message_says_so(tmp_path):

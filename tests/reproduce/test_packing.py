@@ -435,7 +435,7 @@ def test_interrupted_evidence_goes_on_where_it_was_in_a_folder_of_the_runs(leave
     assert recorder.option("--model.seeds") == spell_seeds(PLAN.seeds)
     assert RunFolder(checkpoint.parents[1]).last_epoch == 12
     assert contents(target) == before  # the evidence stays until there is more
-    assert f"goes on from the evidence in {target}" in capsys.readouterr().out
+    assert f"resumes from the evidence in {target}" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("name", ["log.csv.xz", LAST, "config.yaml", MANIFEST])
@@ -444,7 +444,7 @@ def test_damaged_evidence_stops_before_anything_is_unpacked_or_trained(leave, tm
     file.write_bytes(file.read_bytes()[:-3])
     recorder = Recorder(monkeypatch)
     with pytest.raises(
-        UserError, match=r"training cannot go on from|cannot be unpacked \(Compressed data ended"
+        UserError, match=r"training cannot be resumed from|cannot be unpacked \(Compressed data ended"
     ) as error:
         PLAN.complete(tmp_path / "runs", Work(), tmp_path / "results")
     assert str(file) in str(error.value)

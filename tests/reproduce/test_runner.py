@@ -190,7 +190,7 @@ def test_smoke_from_the_command_line_interrupted_resumed_and_reused(tmp_path):
     go_on(tmp_path)
     said = process.communicate(timeout=120)
     assert process.returncode == 143, said
-    assert "goes on where it stopped" in said[1]
+    assert "again to resume it" in said[1]
     runs = tmp_path / "runs"
     assert TrainingJob("yu-tomasi", Run("fig2", seeds=13), SMOKE).state(runs) == "epoch 1 of 2"  # of one step each
 

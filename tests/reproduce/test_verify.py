@@ -676,7 +676,7 @@ def test_times(text, seconds):
     assert reproducing._seconds(text) == seconds
 
 
-@pytest.mark.parametrize("text", ["nonsense", "", "2d", "m", "-5m", "1.5h", "2h 30m", "30m2h", "0", "0m"])
+@pytest.mark.parametrize("text", ["nonsense", "", "2d", "m", "-5m", "1.5h", "2h 30m", "30m2h", "2h30", "0", "0m"])
 def test_what_is_no_time_is_an_error_message(text, capsys):
     assert main(["reproduce", "li-et-al/fig-4", f"--for={text}"]) == 2
     said = capsys.readouterr().err
@@ -709,7 +709,7 @@ def pieces(home: Path) -> int:
 
 
 def test_for_a_time_computes_what_fits_into_it_and_ends_well(monkeypatch, tmp_path, deaf, capsys):
-    """However busy the machine: time is up as soon as a piece begins."""
+    """However busy the machine: the time limit is reached as soon as a piece begins."""
     up, told, asked = threading.Event(), threading.Event(), []
     words = ["paper/fig-0", "--scale", "paper", "--for", "2s"]
 
@@ -729,7 +729,7 @@ def test_for_a_time_computes_what_fits_into_it_and_ends_well(monkeypatch, tmp_pa
     forty_pieces(monkeypatch, tmp_path, 5, wait)
     assert main(["reproduce", *words]) == 0
     assert pieces(tmp_path) == 3
-    assert "time is up: saving and packing" in capsys.readouterr().out
+    assert "time limit reached: saving and packing" in capsys.readouterr().out
     record = json.loads((tmp_path / "results" / RECORDS[COMPUTED]).read_text())
     assert len(record["evidence"][0]["files"]) == 3 and "3 of 40 pieces" in record["standing"]
     assert main(["verify", "paper/fig-0"]) == 0
@@ -745,7 +745,7 @@ def test_enough_time_is_no_end(monkeypatch, tmp_path, deaf, capsys):
     monkeypatch.chdir(tmp_path)
     assert main(["reproduce", "paper/fig-0", "--scale", "paper", "--for", "1h", "--json"]) == 0
     answer, said = capsys.readouterr()
-    assert "time is up" not in said
+    assert "time limit reached" not in said
     (found,) = json.loads(answer)["artefacts"]
     assert found["artefact"] == "paper/fig-0" and found["rows"] and found["standing"]
     assert pieces(tmp_path) == 3

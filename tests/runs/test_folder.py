@@ -201,7 +201,7 @@ def test_names_with_commas_are_no_reason_to_miss_the_last_epoch(tmp_path):
 def test_who_diverged_is_read_from_the_note(tmp_path, member):
     run = RunFolder(tmp_path)
     assert run.divergence() is None
-    said = f"the loss of member '{member}' stopped being a number in epoch 4 (step 7)."
+    said = f"the loss of member '{member}' became NaN or infinite in epoch 4 (step 7)."
     run.add_divergence(4, said)
     assert run.divergence() == (member, 4)
     run.reopen()

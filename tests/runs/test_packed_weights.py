@@ -149,6 +149,6 @@ def test_training_does_not_go_on_from_it(packed):
     done = command(*words, cwd=packed)
     assert done.returncode == 2
     assert "Traceback" not in done.stderr
-    assert "training cannot go on from this file: it holds the final weights of a finished run" in done.stderr
+    assert "training cannot be resumed from this file: it holds the final weights of a finished run" in done.stderr
     assert len(done.stderr.splitlines()) == 1
     assert {path: path.stat().st_mtime_ns for path in packed.rglob("*") if path.is_file()} == before

@@ -1,10 +1,10 @@
 """BatchNorm in training mode on one sample at a time: what a net computes when it is left in training mode by mistake.
 
 The interlayer cushions that Yu & Tomasi (2019, section 5) print come out only this way. Each sample is then normalised
-with its own mean and variance over the map, and the Jacobian goes through both. Here all samples of a batch are treated
-so at once, with the net in evaluation mode: running statistics do not move.
+with its own mean and variance over the map, as InstanceNorm does, and the Jacobian goes through both. Here all samples of a
+batch are treated so at once, with the net in evaluation mode: running statistics do not move.
 
-BatchNorm is then nearly blind to the scale of its input. With m, v mean and (biased) variance of a channel u of n
+BatchNorm is then nearly invariant to the scale of its input. With m, v mean and (biased) variance of a channel u of n
 values, ``y = gamma (u - m) / sqrt(v + eps) + beta`` and
 
     J t = gamma / sqrt(v + eps) (t - mean(t) - uhat mean(uhat t)),    uhat = (u - m) / sqrt(v + eps)

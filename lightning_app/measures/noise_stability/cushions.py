@@ -11,8 +11,8 @@ Readings of a residual layer (for a plain layer the three agree):
 * transferred: identity in both, the cushion of the plain layer T(W): ``||W x + S x|| / (||T(W)|| ||x||)``.
 * branch: identity in neither: ``||W x|| / (||W|| ||x||)``.
 
-Norms: kernel is the Frobenius norm of the weights; operator is that of the matrix that maps x to A x, zero padding included,
-and about sqrt(output map) times larger. The bias is no part of A.
+Norms: kernel is the Frobenius norm of the weights; operator is the Frobenius norm (not the spectral norm) of the matrix that
+maps x to A x, zero padding included, about sqrt(output map) times larger. The bias is no part of A.
 """
 
 import math
@@ -136,7 +136,7 @@ def weight_norms(layer: Layer, map_size: tuple[int, ...]) -> WeightNorms:
 
 
 def operator_norm(module: nn.Module, map_size: tuple[int, ...], weight: Tensor | None = None) -> float:
-    """Frobenius norm of the matrix of x -> W x, exactly, without building it.
+    """Frobenius norm (not the spectral norm) of the matrix of x -> W x, exactly, without building it.
 
     A weight at tap (u, v) of a convolution occurs in the matrix once for every output position at which the tap reads the
     input and not its zero padding: ``||A||_F^2 = sum_{u,v} n_u(H) n_v(W) sum_{d,c} K[d,c,u,v]^2``, in any number of dimensions.

@@ -73,7 +73,7 @@ def noise_injection(
 
     Raises:
         UserError: if there is no layer to put noise into.
-        ValueError: for a layer whose skip is no convolution with a centre tap (`Layer.identity`).
+        UserError: for a layer whose skip is no convolution with a centre tap (`Layer.identity`).
 
     For small s the response is linear in s, until ReLUs switch. Invariant to scaling the output.
 

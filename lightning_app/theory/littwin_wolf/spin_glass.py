@@ -178,7 +178,8 @@ def theta(eps: Tensor, lengths: Tensor) -> Tensor:
 
     The model starts at r = 2 (Eq. 28): length 1 is left out. With ``y = (v'' - v') / (v'' + v')`` it is ``atanh(y) - y``, which
     grows with y in [0, 1): 0 for pure r = 2, largest for the pure model of the greatest length (Theorem 5). The factor
-    by which eps, (..., m), is normalised does not matter; lengths, (m,), are integers >= 1, and theta, (...), is >= 0.
+    by which eps, (..., m), is normalised does not matter; lengths, (m,), are integers >= 1, and theta, (...),
+    is >= 0, and NaN where only length 1 has weight.
 
     >>> theta(torch.tensor([[1.0, 0.0], [0.0, 1.0]]), torch.tensor([2, 3]))  # log(2)/2 - 1/3
     tensor([0.0000, 0.0132], dtype=torch.float64)
