@@ -56,7 +56,7 @@ FINITE_EVERY = 50  # steps between looks at losses, gradients and weights on a G
 
 
 class ImageClassifier(pl.LightningModule):
-    """A bank of members, arms times seeds, trained by a back end of your choice.
+    """A bank of classifiers of images, vectors or tokens: members, arms times seeds, trained by a back end of your choice.
 
     Args:
         optimizer: made from the parameters of all members. Its own weight_decay must be 0: see ``weight_decay``.

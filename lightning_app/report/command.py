@@ -8,7 +8,7 @@ from pathlib import Path
 from lightning_app.common.arguments import Parser
 from lightning_app.report.exports import FORMATS, formats
 from lightning_app.report.page import REPORT, export_folder, write_report
-from lightning_app.report.reproduced import artefacts
+from lightning_app.report.sections.reproduced import artefacts
 from lightning_app.runs import RunFolder, find_runs
 from lightning_app.runs.folder import run_folders
 from lightning_app.runs.naming import parent_of

@@ -16,7 +16,7 @@ from lightning_app.common.files import with_folder, write_atomically
 from lightning_app.common.scripts import policy
 from lightning_app.common.text import visible
 from lightning_app.plots.style import COLOURS
-from lightning_app.report import interactive, reproduced
+from lightning_app.report import interactive
 from lightning_app.report.blocks import Figure, Section
 from lightning_app.report.exports import write_exports
 from lightning_app.report.page_data import PageData, gather
@@ -34,6 +34,7 @@ from lightning_app.report.sections import (
     learning,
     maps,
     prediction,
+    reproduced,
     seeds,
     signals,
     twins,

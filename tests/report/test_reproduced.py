@@ -7,7 +7,7 @@ import pytest
 from lightning_app.cli import main
 from lightning_app.papers.records import RECORD, rows_of
 from lightning_app.papers.verdicts import Claim, Class, Reading, Sample, Verdict, holds
-from lightning_app.report.reproduced import tables
+from lightning_app.report.sections.reproduced import tables
 from tests.report.test_page import Page, section
 
 
