@@ -137,7 +137,7 @@ class MeasureContext:
         if not weights:
             return {}
         sums, count = {name: torch.zeros_like(weight) for name, weight in weights.items()}, 0
-        with evaluating(self.net), torch.enable_grad(), adapted(self.net):
+        with evaluating(self.net), torch.inference_mode(False), torch.enable_grad(), adapted(self.net):
             for inputs, labels in self.batches():
                 loss = scalar_loss(self.loss(self.net(inputs), labels))
                 found = torch.autograd.grad(loss, [*weights.values()], materialize_grads=True)
@@ -184,14 +184,20 @@ class MeasureContext:
         for batch in self._probe:
             inputs, labels = pair_of(batch, self.net, with_labels=returned)
             inputs = inputs.to(like.device, like.dtype if inputs.is_floating_point() else None)
+            inputs = inputs.each(_differentiable) if isinstance(inputs, Inputs) else _differentiable(inputs)
             if isinstance(self.loss, (OfMaps, ReturnedLoss)) and not found:
                 with evaluating(self.net):
                     self.loss.look(self.net, inputs)
             found = True
             whole = not labels.is_floating_point() and labels.dtype != torch.bool
-            yield inputs, labels.to(like.device, torch.long if whole else None)
+            yield inputs, _differentiable(labels.to(like.device, torch.long if whole else None))
         if not found:
             raise UserError(f"there are no samples to measure '{self.name}' on: {PAIRS}")
+
+
+def _differentiable(samples: Tensor) -> Tensor:
+    """What was made in inference mode, as validation's batches are, autograd takes as a copy only."""
+    return samples.clone() if samples.is_inference() else samples
 
 
 def _where_float64_is(net: nn.Module) -> nn.Module:

@@ -330,6 +330,7 @@ def isolated(net: nn.Module, gradients: bool = False) -> Iterator[None]:
             evaluating(net),
             adapted(net),
             uncompiled(net),
+            torch.inference_mode(False),
             torch.set_grad_enabled(gradients),
             autocast,
             unrounded(),

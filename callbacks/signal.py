@@ -5,6 +5,7 @@ from typing import Any
 
 import pytorch_lightning as pl
 import torch
+from torch import Tensor, nn
 from typing_extensions import override
 
 from callbacks.context import MeasureContext
@@ -80,6 +81,7 @@ class Signal(Measure):
           known to about 1/√(2 B) of itself. Balduzzi et al. take one output's gradient in all inputs; the loss's differs by
           label, which is a factor of the same size for all layers at initialisation. Samples without a gradient are left out, and
           where memory allows only a part of the samples at a time, neighbours are those within a part.
+        * Layers within a reentrant activation checkpoint (``use_reentrant=True``) have no gradients of what they put out.
         * The end of training is not seen where nobody announced it before the step, as by `EarlyStopping`.
         * ``dead`` knows ReLUs, not GELU and its like; a net without additions has no branches.
         * Where it is measured without training (`measure`), it is of the probe samples, in evaluation mode, and there are no
@@ -248,6 +250,14 @@ def _over_ranks(seen: dict[str, Seen | Exception], ranks: int) -> dict[str, Seen
     return found
 
 
+def _add_gradients(net: nn.Module, loss: Tensor) -> None:
+    """As ``loss.backward()``, without the hooks that it runs once a gradient is added: an optimizer may step in them."""
+    weights = [*trained_weights(net).values()]
+    for weight, found in zip(weights, torch.autograd.grad(loss, weights, allow_unused=True)):
+        if found is not None:
+            weight.grad = found if weight.grad is None else weight.grad + found
+
+
 def _of_probe(context: MeasureContext) -> Seen:
     """Where nothing is trained: of the probe samples, in evaluation mode, without an update."""
     net, batches = context.recalibrated(), list(context.batches())
@@ -262,7 +272,7 @@ def _of_probe(context: MeasureContext) -> Seen:
                     "Signal needs a net with a weight that is trained, and all of this one are frozen: set requires_grad, or "
                     "leave Signal out."
                 )
-            (loss * (counted(labels, context.loss) / total)).backward()
+            _add_gradients(net, loss * (counted(labels, context.loss) / total))
     except BaseException:
         watch.close()
         raise

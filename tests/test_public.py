@@ -1,5 +1,6 @@
 """`import skipscope`: its names are documented, few, imported late, and do what the page docs/api.md says."""
 
+import copy
 import logging
 import math
 import os
@@ -7,6 +8,7 @@ import pickle
 import re
 import subprocess
 import sys
+import threading
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -225,6 +227,42 @@ def test_a_loss_that_is_no_mean_over_samples_has_no_risk(loss):
     assert found == pytest.approx(plain)
 
 
+def test_weights_of_classes_show_where_all_samples_of_a_batch_are_of_one_class():
+    """As in data sorted by class: there the weight cancels, and batches of one class seem to have a mean each."""
+    net, (images, _), loss = small_net(), samples(), nn.CrossEntropyLoss(torch.tensor([1.0, 9.0, 3.0]))
+    labels = torch.ones(len(images), dtype=torch.long)
+    assert math.isnan(skipscope.measure(net, images, labels, LayerCushion(), loss)["probe/risk"])
+    with pytest.raises(skipscope.UserError, match="a Hessian needs a loss that is a mean"):
+        skipscope.measure(net, images, labels, HessianSpectrum(), loss)
+
+
+def test_measuring_takes_no_step_of_an_optimizer_that_steps_in_the_backward_pass():
+    net, (images, labels) = small_net(), samples()
+    expected = skipscope.measure(net, images, labels, [Signal()])
+    before = copy.deepcopy(net.state_dict())
+    for weight in net.parameters():
+        weight.register_post_accumulate_grad_hook(lambda weight: weight.data.sub_(weight.grad))
+    assert skipscope.measure(net, images, labels, [Signal()]) == expected
+    assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())
+
+
+@pytest.mark.parametrize("measure", [Signal, HessianSpectrum, DrivingForce])
+def test_in_inference_mode_it_measures_what_it_measures_outside(measure):
+    net, (images, labels) = small_net().append(nn.BatchNorm1d(3)), samples()
+    expected = skipscope.measure(net, images, labels, [measure()])
+    with torch.inference_mode():
+        assert skipscope.measure(net, images, labels, [measure()]) == pytest.approx(expected, nan_ok=True)
+        made_here = images * 1, labels * 1
+        assert skipscope.measure(net, *made_here, [measure()]) == pytest.approx(expected, nan_ok=True)
+
+
+def test_a_net_that_cannot_be_copied_is_named():
+    net, (images, labels) = small_net(), samples()
+    net.lock = threading.Lock()
+    with pytest.raises(skipscope.UserError, match=r"Sequential .* cannot be copied \(cannot pickle '_thread.lock'"):
+        skipscope.measure(net, images, labels, LayerCushion())
+
+
 def test_measure_without_a_list_leaves_out_with_a_reason_what_cannot_be_measured(caplog):
     net, (images, labels) = small_net(), samples()
 
@@ -243,6 +281,7 @@ def test_measure_without_a_list_leaves_out_with_a_reason_what_cannot_be_measured
 @pytest.mark.parametrize(
     ("inputs", "labels", "measures", "message"),
     [
+        (torch.ones(3, 1, 4, 4), torch.eye(3, dtype=torch.long), LayerCushion(), r"take labels.argmax\(1\) of one-hot"),
         (
             torch.ones(3, 1, 4, 4),
             [0, 1],

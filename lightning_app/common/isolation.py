@@ -77,24 +77,32 @@ def tensors_in(values: Any, _within: frozenset[int] = frozenset()) -> Iterator[T
 def evaluating(net: nn.Module) -> Iterator[None]:
     """Evaluation mode without gradients; modes of modules and the random state are put back as they were.
 
-    So are the weights of embeddings with a ``max_norm``: in any mode a pass shortens the rows that it looks up.
+    So are the weights of embeddings with a ``max_norm``, as in any mode a pass shortens the rows that it looks up, and of
+    modules whose own ``train`` changes weights: LoRA layers merge theirs in evaluation mode.
     """
     modes = {module: module.training for module in net.modules()}
     embeddings = [
         each for each in modes if isinstance(each, nn.Embedding | nn.EmbeddingBag) and each.max_norm is not None
     ]
-    weights = [(each.weight, each.weight.detach().clone()) for each in embeddings]
+    switched = [each for each, mode in modes.items() if mode and type(each).train is not nn.Module.train]
+    kept = [(each.weight, each.weight.detach().clone()) for each in embeddings]
+    held = {id(tensor): tensor for each in switched for tensor in (*each.parameters(), *each.buffers())}
+    before = [(tensor, tensor.detach().clone()) for tensor in held.values()]
     device = device_of(net)
     net.eval()
+    kept += [(tensor, value) for tensor, value in before if not torch.equal(tensor, value)]
+    del before  # else a second net, for as long as is measured
     try:
         with torch.random.fork_rng([device] if device.type == "cuda" else []), torch.no_grad():
             yield
     finally:
+        for module in switched:
+            module.train()
         for module, mode in modes.items():
             module.training = mode
         with torch.no_grad():
-            for weight, before in weights:
-                weight.copy_(before)
+            for weight, value in kept:
+                weight.copy_(value)
 
 
 @contextmanager

@@ -69,8 +69,18 @@ def survey(net: nn.Module, sample: Tensor | Inputs) -> tuple[Surveyed, ...]:
                 held.append(Surveyed(paths[module], of_role, tuple(layer.weight.shape), at_call, reason))
     listed = {id(weight) for module in holders if (weight := _weight_of(module)) is not None}
     listed |= {id(layer.parameter) for of_module in known.values() for layer in of_module}
-    loose = [(n, p) for n, p in net.named_parameters() if p.ndim > 1 and id(p) not in listed and MADE_OF not in n]
+    others = [(name, p) for name, p in net.named_parameters() if p.ndim > 1 and id(p) not in listed]
+    loose = [(name, p) for name, p in others if not _makes_a_weight(net, name)]
     return (*held, *(Surveyed(name, "Parameter", tuple(p.shape), None, LOOSE) for name, p in loose))
+
+
+def _makes_a_weight(net: nn.Module, name: str) -> bool:
+    """Is it what a weight is computed from, which is listed itself? A part of a parametrization, or the weight_orig, weight_v
+    and so on of pruning and the older ``weight_norm`` and ``spectral_norm``.
+    """
+    path, _, own = name.rpartition(".")
+    made = getattr(net.get_submodule(path), own.rpartition("_")[0], None)
+    return "parametrizations." in name or (isinstance(made, Tensor) and not isinstance(made, nn.Parameter))
 
 
 def _weight_of(module: nn.Module) -> Any:
@@ -79,7 +89,6 @@ def _weight_of(module: nn.Module) -> Any:
     return weight if isinstance(weight, Tensor) and weight.ndim > 1 else None
 
 
-MADE_OF = "parametrizations."  # what a parametrised weight is made of: the weight itself is listed
 LOOSE = "a parameter that no layer holds as its weight: how the net uses it is not known"
 NO_TENSOR, OTHER_MAP = -1, -2  # in place of a number of rows
 NO_MAP = "cushions are defined for convolutions, linear layers, embeddings and attention, this is a {}"

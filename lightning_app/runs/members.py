@@ -1,7 +1,7 @@
 """Which nets a LightningModule has, by name, and what is written into the run folder of each: members.csv.
 
-A module names its nets in an attribute ``members``, pairs (name, net); without one, its only child with parameters is the
-net, or else the module itself.
+A module names its nets in an attribute ``members``, pairs (name, net); without one, its only child with parameters, an
+`AveragedModel` apart, is the net, or else the module itself.
 """
 
 from collections.abc import Iterable
@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, TypeGuard
 import pytorch_lightning as pl
 from torch import nn
 from torch.nn.parameter import is_lazy
+from torch.optim.swa_utils import AveragedModel
 
 from lightning_app.common.errors import UserError
 from lightning_app.common.isolation import unwrapped
@@ -99,7 +100,9 @@ def _is_count(value: Any) -> TypeGuard[int]:
 
 
 def _network_in(pl_module: pl.LightningModule) -> nn.Module:
-    holders = {name: child for name, child in pl_module.named_children() if any(True for _ in child.parameters())}
+    # A moving average beside the net is a second one in numbers only: nothing trains it.
+    children = {name: child for name, child in pl_module.named_children() if not isinstance(child, AveragedModel)}
+    holders = {name: child for name, child in children.items() if any(True for _ in child.parameters())}
     only = next(iter(holders.values())) if len(holders) == 1 else None
     # A ModuleList has no forward, and another LightningModule may have none: the outer module calls what is in it.
     nobodys = (nn.Module.forward, pl.LightningModule.forward)

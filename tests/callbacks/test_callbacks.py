@@ -1,6 +1,7 @@
 """One battery for all callbacks: they leave no trace, keep their schedule, and say what they cost."""
 
 import contextlib
+import copy
 
 import pytest
 import torch
@@ -9,6 +10,8 @@ import callbacks
 from callbacks.clock import EpochCallback
 from callbacks.measure import Measure, isolated
 from lightning_app.common.errors import UserError
+from lightning_app.common.isolation import evaluating
+from lightning_app.measures import normalisations_of
 from lightning_app.modules import Arm
 from lightning_app.runs import RunFolder
 from lightning_app.runs.loggers import RunLogger
@@ -108,6 +111,47 @@ def test_an_epoch_without_evaluation_does_not_repeat_the_last_ones_numbers(tmp_p
 def test_wrong_arguments_are_refused_with_what_is_expected(callback, arguments, message):
     with pytest.raises(UserError, match=message):
         callback(**arguments)
+
+
+class Adapted(torch.nn.Linear):
+    """A LoRA layer as in loralib: what it has learnt is added to its weight in evaluation mode, and taken off for training."""
+
+    def __init__(self):
+        super().__init__(6, 6)
+        self.weight.requires_grad_(False)
+        self.down, self.up = (torch.nn.Parameter(torch.randn(shape)) for shape in ((2, 6), (6, 2)))
+        self.merged = False
+
+    def train(self, mode=True):
+        super().train(mode)
+        if mode == self.merged:
+            self.weight.data += (-1 if mode else 1) * self.up @ self.down
+            self.merged = not mode
+        return self
+
+    def forward(self, x):
+        return super().forward(x) + (0 if self.merged else x @ self.down.T @ self.up.T)
+
+
+@pytest.mark.parametrize(
+    "look", [lambda net: isolated(net), lambda net: evaluating(net)], ids=["isolated", "evaluating"]
+)
+def test_layers_that_merge_weights_in_evaluation_mode_train_on_as_if_nobody_had_looked(look):
+    torch.manual_seed(0)
+    x, net = torch.randn(8, 6), torch.nn.Sequential(Adapted(), torch.nn.BatchNorm1d(6), torch.nn.ReLU(), Adapted())
+    alone = copy.deepcopy(net)
+    for each in (alone, net):
+        optimizer = torch.optim.SGD(each.parameters(), lr=0.1)
+        for _ in range(3):
+            if each is net:
+                with look(net):
+                    assert all(layer.merged for layer in (net[0], net[3])) and not net[0].training
+                normalisations_of(net, x[:2])
+            optimizer.zero_grad()
+            each(x).square().mean().backward()
+            optimizer.step()
+    assert not net[0].merged and net[0].training
+    assert same_weights(net, alone) and not torch.equal(net[0].down, torch.zeros(2, 6))
 
 
 def test_isolation_puts_back_the_rows_that_an_embedding_shortens():

@@ -10,6 +10,7 @@ import pytorch_lightning as pl
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.optim.swa_utils import AveragedModel
 from torch.utils.data import (
     BatchSampler,
     DataLoader,
@@ -108,6 +109,12 @@ def test_a_net_in_an_attribute_is_measured_itself():
     net = SimplifiedNet(5, residual=True, width=4)
     (found,) = members_of(Wrapping(net))
     assert found[:2] == ("net", net) and any(layer.skip for layer in layers_of(found.net))
+
+
+def test_a_moving_average_beside_the_net_is_no_part_of_it():
+    module = Wrapping(net := SimplifiedNet(5, residual=True, width=4))
+    module.average = AveragedModel(net)
+    assert [member.net for member in members_of(module)] == [net]
 
 
 def test_the_module_itself_where_its_layers_are_attributes():

@@ -125,6 +125,14 @@ def test_rounding_to_bfloat16_decides_nothing(net):
     assert expected and {norm.path for norm in found if norm.into is not None} == expected
 
 
+def test_the_scale_of_a_bfloat16_net_is_computed_in_float32():
+    norm = nn.BatchNorm2d(8)
+    for tensor in (norm.running_var, norm.running_mean, norm.weight.data, norm.bias.data):
+        tensor.copy_(torch.rand(8) + 0.5).copy_(tensor.bfloat16())
+    expected = affine(norm)
+    assert all(torch.equal(*each) for each in zip(affine(copy.deepcopy(norm).bfloat16()), expected))
+
+
 def test_own_nets():
     net = CifarResNet(8)
     pairs = found(net)

@@ -378,6 +378,7 @@ FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "addcmul": lambda x: (
         torch.addcmul(torch.ones(6).double(), torch.full((6,), 0.5).double(), x) + x.addcmul(x.sigmoid(), x, value=0.3)
     ),
+    "lerp": lambda x: torch.lerp(x, x.sigmoid(), 0.3) + x.lerp(torch.ones(6).double(), x.sigmoid()),
     "baddbmm by name": lambda x: (
         torch.ones(1, 1, 1).double().baddbmm(batch1=x[:, None, :1], batch2=torch.ones(3, 1, 2).double(), beta=0.5)
     ),

@@ -1,9 +1,12 @@
 """Which weights can be measured: found by following a sample, and a reason for every other one."""
 
+from functools import partial
+
 import pytest
 import torch
 import torchvision
 from torch import nn
+from torch.nn.utils import prune
 
 from lightning_app.common.errors import UserError
 from lightning_app.networks import CifarResNet, SimplifiedNet, layers_of, measurable, survey
@@ -68,6 +71,15 @@ def test_what_has_no_cushion_has_a_reason():
     rows = [(one.layer.name, one.kind) for one in survey(Odd(), torch.zeros(1, 2, 4)) if one.layer]
     assert rows[:2] == [("layer01", "Linear"), ("layer01_2", "Linear")]
     assert [kind for _, kind in rows[2:6]] == [f"MultiheadAttention {role}" for role in ROLES]
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm.*is deprecated")
+def test_what_a_weight_is_computed_from_is_no_weight_beside_it():
+    wrapped = nn.utils.weight_norm, nn.utils.spectral_norm, partial(prune.l1_unstructured, name="weight", amount=1)
+    net = nn.Sequential(
+        *(wrap(nn.Linear(4, 4)) for wrap in wrapped), nn.utils.parametrizations.orthogonal(nn.Linear(4, 4))
+    )
+    assert reasons(net, 4) == dict.fromkeys("0123", "")
 
 
 def test_a_layer_whose_input_has_other_rows_than_samples_has_none():

@@ -93,7 +93,13 @@ def _copy(net: nn.Module, shared: Iterable[Tensor]) -> nn.Module:
     # What has a graph cannot be copied: a weight that a hook computes in each pass (`torch.nn.utils.weight_norm`), and the
     # losses of an epoch that a module keeps in a list.
     computed = (value for module in net.modules() for value in tensors_in(vars(module)) if value.grad_fn is not None)
-    return copy.deepcopy(net, {id(tensor): tensor for tensor in (*shared, *computed)})
+    try:
+        return copy.deepcopy(net, {id(tensor): tensor for tensor in (*shared, *computed)})
+    except TypeError as error:  # of what cannot be copied, such as a lock
+        raise UserError(
+            f"{type(net).__name__} is measured on a copy, and cannot be copied ({error}): keep such an attribute outside of "
+            "the module, or give its class a __deepcopy__."
+        ) from error
 
 
 def with_plain_weights(net: nn.Module) -> nn.Module:

@@ -42,11 +42,11 @@ def cross_entropy(outputs: Tensor, labels: Tensor) -> Tensor:
     >>> round(float(cross_entropy(logits, torch.tensor([[1, 2, 0], [3, -100, -100]])).exp()))
     4
     """
-    if labels.is_floating_point():
+    if labels.is_floating_point() or labels.shape == outputs.shape:
         raise UserError(
             f"without a loss of its own a module is measured with the cross-entropy, which needs classes as labels, got "
-            f"{labels.dtype} of shape {tuple(labels.shape)}: give the LightningModule a method loss(outputs, labels), or pass "
-            "`loss`."
+            f"{labels.dtype} of shape {tuple(labels.shape)}: take labels.argmax(1) of one-hot ones, give the LightningModule a "
+            "method loss(outputs, labels), or pass `loss`."
         )
     try:
         return F.cross_entropy(classes_second(outputs, labels), labels)
@@ -172,27 +172,33 @@ def _counting(labels: Tensor, loss: Loss) -> Tensor:
 
 
 @torch.no_grad()
-def no_mean(of: Callable[[Any, Tensor], Tensor], pieces: Sequence[Pair], loss: Loss) -> tuple[float, float] | None:
+def no_mean(net: Callable[[Any], Tensor], pieces: Sequence[Pair], loss: Loss) -> tuple[float, float] | None:
     """Loss of a few samples together, and the mean of each one's own, where they differ: None for a mean over samples.
 
     Also for one over tokens. A sum, or a mean with weights, would make what is measured depend on the batches.
 
     Args:
-        of: (inputs, labels) -> loss.
+        net: inputs -> outputs.
         pieces: of the samples, on which it is tried (`spread`).
+        loss: (outputs, labels) -> loss.
 
     >>> x, labels = torch.zeros(2, 1), torch.zeros(2, 1)
-    >>> no_mean(lambda x, y: (x - y + 3).sum(), [(x, labels)], F.mse_loss)
-    (6.0, 3.0)
+    >>> no_mean(lambda x: x + 3, [(x, labels)], nn.MSELoss(reduction="sum"))
+    (18.0, 9.0)
     """
     inputs, labels = spread(pieces)
-    together = scalar_loss(of(inputs, labels)).double()
-    ones = [*zip(inputs.split(1), labels.split(1))]
-    terms = torch.stack([counts_of(label, loss) for _, label in ones])
-    losses = torch.stack([scalar_loss(of(*one)).double() for one in ones])
-    mean = losses.where(terms > 0, 0) @ terms.double() / terms.sum()
-    same = bool(mean.isnan()) or bool(torch.isclose(together, mean, rtol=1e-3, atol=1e-6))
-    return None if same else (float(together), float(mean))
+    together, alone = net(inputs), [net(one) for one in inputs.split(1)]
+    tried = [labels]
+    if labels.ndim == 1 and _of_classes(together, labels):  # samples of one class would hide the weights of classes
+        tried.append(torch.arange(len(labels), device=labels.device) % together.shape[1])
+    for given in tried:
+        terms = torch.stack([counts_of(label, loss) for label in given.split(1)])
+        losses = torch.stack([scalar_loss(loss(*one)).double() for one in zip(alone, given.split(1))])
+        mean = losses.where(terms > 0, 0) @ terms.double() / terms.sum()
+        of_all = scalar_loss(loss(together, given)).double()
+        if not bool(mean.isnan()) and not bool(torch.isclose(of_all, mean, rtol=1e-3, atol=1e-6)):
+            return float(of_all), float(mean)
+    return None
 
 
 def spread(pieces: Sequence[Pair], most: int = 8) -> Pair:

@@ -224,7 +224,7 @@ def _is_mean(net: nn.Module, images: Any, labels: Tensor, loss: Loss) -> bool:
     if loss is cross_entropy or isinstance(loss, ReturnedLoss):
         return True
     try:
-        return no_mean(lambda x, y: loss(_wide(net(x)), y), [(images, labels)], loss) is None
+        return no_mean(lambda x: _wide(net(x)), [(images, labels)], loss) is None
     except (torch.OutOfMemoryError, torch.AcceleratorError, UserError):
         raise
     except (IndexError, RuntimeError, ValueError):  # of a loss of pairs, for example, which takes no single sample

@@ -193,7 +193,10 @@ class Hessian(InParameters):
 
     def _of(self, inputs: Any, labels: Tensor) -> Tensor:
         """The mean loss of some samples."""
-        return self._loss(*_in_dtype(self._loss_dtype, self._net(inputs), labels))
+        return self._loss(*self._for_loss(self._net(inputs), labels))
+
+    def _for_loss(self, *tensors: Any) -> list[Any]:
+        return _in_dtype(self._loss_dtype, *tensors)
 
     def _few(self) -> tuple[Tensor, ...]:
         return tuple(part[:CHECKED] for part in self._chunks[0])
@@ -265,7 +268,8 @@ class Hessian(InParameters):
 
     def _check_loss(self) -> None:
         try:
-            differing = no_mean(self._of, self._chunks, self._loss)
+            pieces = [(inputs, *self._for_loss(labels)) for inputs, labels in self._chunks]
+            differing = no_mean(lambda inputs: self._for_loss(self._net(inputs))[0], pieces, self._loss)
         except torch.OutOfMemoryError:
             if any(len(labels) > 1 for _, labels in self._chunks):
                 raise

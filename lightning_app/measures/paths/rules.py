@@ -53,6 +53,11 @@ def _added_product(
     return unravelled(total, parts, product.last)
 
 
+@rule(torch.lerp, Tensor.lerp, several=True)
+def _between(func: Any, total: Tensor, start: Any, end: Any, weight: Any) -> Any:
+    return start + weight * (end - start)
+
+
 @rule(torch.addcmul, Tensor.addcmul, several=True)
 def _added_multiple(func: Any, total: Tensor, add: Any, x: Any, y: Any, *, value: float = 1) -> Any:
     return add + value * (x * y)

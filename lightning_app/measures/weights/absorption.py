@@ -37,9 +37,9 @@ def absorb(net: nn.Module, image: Tensor) -> nn.Module:
             continue
         layer: Any = net.get_submodule(norm.into)
         (scale, shift), trained = affine(norm.module), layer.weight.requires_grad
-        bias = layer.weight.new_zeros(len(layer.weight)) if layer.bias is None else layer.bias
-        layer.bias = nn.Parameter(bias * scale + shift, trained)
-        layer.weight = nn.Parameter(_times(layer.weight, scale), trained)
+        bias, dtype = layer.weight.new_zeros(len(scale)) if layer.bias is None else layer.bias, layer.weight.dtype
+        layer.bias = nn.Parameter((bias * scale + shift).to(dtype), trained)
+        layer.weight = nn.Parameter(_times(layer.weight, scale).to(dtype), trained)
         # Under each of its names: some nets keep a layer as an attribute and in a Sequential.
         for path in [path for path, each in net.named_modules(remove_duplicate=False) if each is norm.module]:
             net.set_submodule(path, nn.Identity().eval())

@@ -21,7 +21,7 @@ from torch.overrides import TorchFunctionMode
 
 from lightning_app.common.calls import Inputs
 from lightning_app.common.errors import UserError
-from lightning_app.common.isolation import tensors_in, unwrapped
+from lightning_app.common.isolation import evaluating, tensors_in, unwrapped
 from lightning_app.measures.core.hooks import nearly_same, shared_copy
 from lightning_app.networks.layers import layers_of
 
@@ -146,9 +146,11 @@ def affine(norm: nn.Module) -> tuple[Tensor, Tensor]:
             f"the scale of a {type(norm).__name__} in evaluation mode is lambda / sqrt(running_var + eps), and this one "
             "keeps no running statistics: make it with track_running_stats=True."
         )
-    weight, bias, mean = (getattr(norm, name, None) for name in ("weight", "bias", "running_mean"))
-    scale = (variance + norm.eps).rsqrt() * (1 if weight is None else weight.detach())
-    shift = (0 if bias is None else bias.detach()) - (0 if mean is None else mean) * scale
+    dtype = torch.promote_types(variance.dtype, torch.float32)  # bfloat16 knows 1 + eps as 1
+    found = (getattr(norm, name, None) for name in ("weight", "bias", "running_mean"))
+    weight, bias, mean = (None if each is None else each.detach().to(dtype) for each in found)
+    scale = (variance.to(dtype) + norm.eps).rsqrt() * (1 if weight is None else weight)
+    shift = (0 if bias is None else bias) - (0 if mean is None else mean) * scale
     return torch.atleast_1d(scale), torch.atleast_1d(torch.as_tensor(shift).to(scale).expand_as(scale))
 
 
@@ -166,10 +168,11 @@ def normalisations_of(net: nn.Module, image: Tensor | Inputs) -> tuple[Normalisa
     forward pass on an image (1, ...), in evaluation mode, of a copy that shares the net's parameters.
     """
     net = unwrapped(net)
-    watched = shared_copy(net).eval()
-    paths = {module: path for path, module in watched.named_modules()}
-    with _Watch(watched) as watch:
-        watch.take(watched(image), watch)  # what the net returns is also taken by whoever called it
+    with evaluating(net):
+        watched = shared_copy(net)
+        paths = {module: path for path, module in watched.named_modules()}
+        with _Watch(watched) as watch:
+            watch.take(watched(image), watch)  # what the net returns is also taken by whoever called it
     found, seen, into = [], Counter[str](), [paths.get(watch.absorbing(norm)) for norm in watch.before]
     for (norm, layer), absorbing in zip(watch.before.items(), into):
         path = paths[norm]
@@ -265,4 +268,4 @@ def _is_affine(norm: nn.Module, x: Tensor, out: Any) -> bool:
     if getattr(norm, "running_var", None) is None or not isinstance(out, Tensor):
         return False
     scale, shift = (part.view(-1, *(1,) * (x.ndim - 2)) for part in affine(norm))
-    return nearly_same(out, scale * x + shift, _TOLERANCE)
+    return nearly_same(out, (scale * x + shift).to(out), _TOLERANCE)
