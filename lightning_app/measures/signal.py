@@ -266,7 +266,8 @@ class SignalWatch(TorchFunctionMode):
             size = self._square(before)
             self._add(f"{layer.name}/weight", size, before.numel())
             if whole.is_leaf and whole.grad is not None:
-                self._add(f"{layer.name}/weight_gradient", self._square(whole.grad[layer.rows]), before.numel())
+                gradient = whole.grad.to_dense()  # that of an embedding may be sparse
+                self._add(f"{layer.name}/weight_gradient", self._square(gradient[layer.rows]), before.numel())
             self._add(f"{layer.name}/update", self._square(weight - before), size)
 
     def _reading(self) -> AbstractContextManager[None]:

@@ -87,6 +87,15 @@ def test_weight_gradients_are_finite_differences():
         assert found[f"{layer.name}/weight_gradient"] * layer.weight.numel() ** 0.5 == pytest.approx(slope, rel=1e-6)
 
 
+def test_a_sparse_gradient_of_an_embedding_is_the_dense_one():
+    found, tokens = [], torch.tensor([[1, 2], [2, 5]])
+    for sparse in (False, True):
+        torch.manual_seed(0)
+        one = nn.Sequential(nn.Embedding(7, 4, sparse=sparse), nn.Flatten(), nn.Linear(8, 3))
+        found.append(watched(one, tokens, torch.tensor([0, 2]), lr=0.1))
+    assert found[0] == pytest.approx(found[1]) and found[0]["layer01/weight_gradient"] > 0
+
+
 def test_laws_of_scale():
     """Layers without biases are homogeneous: c in one layer is c in all activations behind it, and 1/c where loss is fixed."""
     x, y = data()
