@@ -451,7 +451,8 @@ def test_paths_start_at_the_embeddings_of_what_is_made_of_tokens(made):
     assert (found.outputs.sum(0) + found.constant - expected).abs().max() < EXACT * expected.abs().max()
     assert found.input_lengths == (1,)
     net.positions.weight.data.zero_()
-    assert torch.equal(path_outputs(net, TOKENS).from_input, found.from_input)  # of which positions are no part
+    alone = path_outputs(net, TOKENS).from_input  # of which positions are no part, up to the order of a product's sums
+    assert (alone - found.from_input).abs().max() < EXACT * found.from_input.abs().max()
 
 
 @pytest.mark.parametrize("made", [lambda x: x + x.new_zeros(x.shape).scatter_(1, x % 8, 1), lambda x: x.tanh().zero_()])
