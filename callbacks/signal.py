@@ -1,11 +1,12 @@
 """How signals pass through the layers, from training's own steps: `lightning_app.measures.signal`."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import pytorch_lightning as pl
 import torch
-from torch import Tensor, nn
+from torch import nn
 from typing_extensions import override
 
 from callbacks.context import MeasureContext
@@ -250,12 +251,18 @@ def _over_ranks(seen: dict[str, Seen | Exception], ranks: int) -> dict[str, Seen
     return found
 
 
-def _add_gradients(net: nn.Module, loss: Tensor) -> None:
-    """As ``loss.backward()``, without the hooks that it runs once a gradient is added: an optimizer may step in them."""
-    weights = [*trained_weights(net).values()]
-    for weight, found in zip(weights, torch.autograd.grad(loss, weights, allow_unused=True)):
-        if found is not None:
-            weight.grad = found if weight.grad is None else weight.grad + found
+@contextmanager
+def _without_steps(net: nn.Module) -> Iterator[None]:
+    """Within it no hook runs once a gradient is added: an optimizer may step in them."""
+    every = [hooks for weight in net.parameters() if (hooks := weight._post_accumulate_grad_hooks)]
+    before = [dict(hooks) for hooks in every]
+    for hooks in every:
+        hooks.clear()
+    try:
+        yield
+    finally:
+        for hooks, those in zip(every, before):
+            hooks.update(those)
 
 
 def _of_probe(context: MeasureContext) -> Seen:
@@ -272,7 +279,8 @@ def _of_probe(context: MeasureContext) -> Seen:
                     "Signal needs a net with a weight that is trained, and all of this one are frozen: set requires_grad, or "
                     "leave Signal out."
                 )
-            _add_gradients(net, loss * (counted(labels, context.loss) / total))
+            with _without_steps(net):
+                (loss * (counted(labels, context.loss) / total)).backward()
     except BaseException:
         watch.close()
         raise

@@ -16,13 +16,17 @@ import numpy as np
 import pytest
 import pytorch_lightning as pl
 import torch
+import torch.nn.functional as F
 import yaml
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 import callbacks
 import lightning_app
 import skipscope
 from lightning_app import networks
+from lightning_app.measures import probe_forward
+from lightning_app.networks import layers_of
 from lightning_app.runs import RunFolder
 from lightning_app.runs.lock import take
 from skipscope.callbacks import (
@@ -236,6 +240,42 @@ def test_weights_of_classes_show_where_all_samples_of_a_batch_are_of_one_class()
         skipscope.measure(net, images, labels, HessianSpectrum(), loss)
 
 
+@pytest.mark.parametrize(
+    "loss",
+    [
+        lambda outputs, labels: (outputs - torch.eye(3)[:2][labels]).square().sum(1).mean(),
+        lambda outputs, labels: F.binary_cross_entropy_with_logits(outputs[:, :2], F.one_hot(labels, 2).float()),
+    ],
+)
+def test_a_loss_of_fewer_classes_than_outputs_is_a_mean(loss):
+    net, (images, labels) = small_net(), samples()
+    found = skipscope.measure(net, images, labels % 2, [LayerCushion(), HessianSpectrum()], loss)
+    assert found["probe/risk"] > 0 and "hessian/top1" in found
+
+
+def test_weights_of_classes_in_a_function_show_once_a_second_class_comes():
+    net, (images, _) = small_net().eval(), samples(12)
+    batches = [*zip(images.split(4), torch.arange(3).repeat_interleave(4).split(4))]
+    weights = torch.tensor([1.0, 9.0, 3.0])
+    found = [
+        probe_forward(net, layers_of(net), given, loss=lambda x, y: F.cross_entropy(x, y, weights)).loss
+        for given in (batches[:1], batches)
+    ]
+    assert math.isfinite(found[0]) and math.isnan(found[1])
+
+
+def test_layers_in_a_reentrant_checkpoint_have_no_gradients_of_what_they_put_out():
+    class Checkpointed(nn.Sequential):
+        def forward(self, x):
+            first, second = self
+            return second(checkpoint(lambda x: first(x).relu(), x.requires_grad_(), use_reentrant=True))
+
+    net = Checkpointed(nn.Linear(4, 4), nn.Linear(4, 3))
+    found = skipscope.measure(net, torch.randn(6, 4), torch.arange(6) % 3, [Signal()])
+    assert "signal/layer02/gradient" in found and "signal/layer01/gradient" not in found
+    assert found["signal/layer01/weight_gradient"] > 0
+
+
 def test_measuring_takes_no_step_of_an_optimizer_that_steps_in_the_backward_pass():
     net, (images, labels) = small_net(), samples()
     expected = skipscope.measure(net, images, labels, [Signal()])
@@ -281,7 +321,7 @@ def test_measure_without_a_list_leaves_out_with_a_reason_what_cannot_be_measured
 @pytest.mark.parametrize(
     ("inputs", "labels", "measures", "message"),
     [
-        (torch.ones(3, 1, 4, 4), torch.eye(3, dtype=torch.long), LayerCushion(), r"take labels.argmax\(1\) of one-hot"),
+        (torch.ones(3, 1, 4, 4), torch.eye(3, dtype=torch.long), LayerCushion(), r"take labels.argmax\(1\)"),
         (
             torch.ones(3, 1, 4, 4),
             [0, 1],
@@ -468,10 +508,10 @@ class OwnSteps(Mine):
 def test_a_run_of_a_module_that_makes_its_own_steps_keeps_its_numbers_when_it_goes_on(tmp_path):
     """Lightning logs by batches, of which there are twice as many as steps."""
     data = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(*samples()), batch_size=2)
-    for epochs, checkpoint in ((2, None), (3, tmp_path / "two.ckpt")):
+    for epochs, ckpt_path in ((2, None), (3, tmp_path / "two.ckpt")):
         quiet = {"enable_progress_bar": False, "enable_model_summary": False, "accelerator": "cpu"}
         trainer = pl.Trainer(max_epochs=epochs, logger=skipscope.RunLogger(tmp_path / "run"), **quiet)
-        trainer.fit(OwnSteps(), data, ckpt_path=checkpoint)
+        trainer.fit(OwnSteps(), data, ckpt_path=ckpt_path)
         trainer.save_checkpoint(tmp_path / "two.ckpt")
     log = RunFolder(tmp_path / "run").log()
     assert log[log["name"] == "mine"]["epoch"].tolist() == [1, 2, 3]

@@ -7,6 +7,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.parameter import is_lazy
 
 Float32 = Literal["tf32", "fp32"]  # of convolutions; products of matrices are never rounded
 WITHOUT_FLOAT64 = ("mps",)  # device types: Apple's GPU
@@ -84,25 +85,31 @@ def evaluating(net: nn.Module) -> Iterator[None]:
     embeddings = [
         each for each in modes if isinstance(each, nn.Embedding | nn.EmbeddingBag) and each.max_norm is not None
     ]
-    switched = [each for each, mode in modes.items() if mode and type(each).train is not nn.Module.train]
+    switching = [each for each in modes if any(modes.values()) and _changes_by_mode(each)]
     kept = [(each.weight, each.weight.detach().clone()) for each in embeddings]
-    held = {id(tensor): tensor for each in switched for tensor in (*each.parameters(), *each.buffers())}
-    before = [(tensor, tensor.detach().clone()) for tensor in held.values()]
+    held = {id(tensor): tensor for each in switching for tensor in (*each.parameters(), *each.buffers())}
+    dense = [tensor for tensor in held.values() if tensor.layout == torch.strided and not is_lazy(tensor)]
+    before = [(tensor, tensor.detach().clone()) for tensor in dense]
     device = device_of(net)
-    net.eval()
-    kept += [(tensor, value) for tensor, value in before if not torch.equal(tensor, value)]
-    del before  # else a second net, for as long as is measured
     try:
+        net.eval()
+        kept += [(tensor, value) for tensor, value in before if not torch.equal(tensor, value)]
+        del before  # else a second net, for as long as is measured
         with torch.random.fork_rng([device] if device.type == "cuda" else []), torch.no_grad():
             yield
     finally:
-        for module in switched:
-            module.train()
+        for module in switching:  # a module comes before those within it
+            module.train(modes[module])
         for module, mode in modes.items():
             module.training = mode
         with torch.no_grad():
             for weight, value in kept:
                 weight.copy_(value)
+
+
+def _changes_by_mode(module: nn.Module) -> bool:
+    """Whether its ``train`` is its own. Those of torch's and of transformers' modules leave weights alone."""
+    return type(module).train.__module__.partition(".")[0] not in ("torch", "transformers")
 
 
 @contextmanager

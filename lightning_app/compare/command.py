@@ -51,7 +51,7 @@ def main(argv: list[str]) -> int:
         raise UserError("--latex prints rows of findings, and --plan finds none: leave one of them out.")
     _check_out(options.out)
     sides = sides_of(options.a, options.b)
-    names = sides.chosen(options.metric or [held_out(sides.a + sides.b).error])
+    names = sides.chosen(options.metric or [held_out(sides.names).error])
     if options.plan is not None:
         return _plan(sides, names, options)
     found = compare(sides, names, options.margin)

@@ -76,7 +76,8 @@ def one_by_one(passes: Sequence[Pass], backward: Callable[[Tensor], None], at_on
             seed_draws(each.seed, each.images.device)
             logits = each.net(each.images)
             risk = each.loss(logits, each.labels)
-            answers.append((risk.detach(), logits.detach()))
+            known = risk.detach() if each.weight else torch.zeros_like(risk)  # of a rank none of whose labels count
+            answers.append((known, logits.detach()))
             if at_once:
                 costs.append(risk * each.weight)
             else:

@@ -556,14 +556,14 @@ class ImageClassifier(pl.LightningModule):
     def _weighted(self, passes: Iterable[Pass]) -> list[Pass]:
         """On several ranks with the weights that make the mean of the ranks' gradients the mean over the global batch.
 
-        Where no label of a global batch counts the weight is 0: the risk is not a number then.
+        Where no label of a global batch counts they are NaN, as its risk is.
         """
         if not self._shares_batches:
             return [*passes]
         passes = [*passes]
         own = torch.stack([counts_of(each.labels, each.loss) for each in passes]).double()
         total = self.trainer.strategy.reduce(own.clone(), reduce_op="sum")  # in place
-        weights = own * self.trainer.world_size / total.clamp(min=1)
+        weights = own * self.trainer.world_size / total
         return [replace(each, weight=weight) for each, weight in zip(passes, weights.tolist())]
 
     def _draw_seed(self, member: Member) -> int:

@@ -75,11 +75,12 @@ def survey(net: nn.Module, sample: Tensor | Inputs) -> tuple[Surveyed, ...]:
 
 
 def _makes_a_weight(net: nn.Module, name: str) -> bool:
-    """Is it what a weight is computed from, which is listed itself? A part of a parametrization, or the weight_orig, weight_v
-    and so on of pruning and the older ``weight_norm`` and ``spectral_norm``.
+    """Is it what a weight is computed from, which is listed itself? A part of a parametrization, or of the older
+    ``weight_norm``, ``spectral_norm`` and pruning.
     """
     path, _, own = name.rpartition(".")
-    made = getattr(net.get_submodule(path), own.rpartition("_")[0], None)
+    weight, _, part = own.rpartition("_")
+    made = getattr(net.get_submodule(path), weight, None) if part in ("orig", "g", "v") else None
     return "parametrizations." in name or (isinstance(made, Tensor) and not isinstance(made, nn.Parameter))
 
 

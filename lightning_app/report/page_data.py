@@ -49,7 +49,7 @@ class PageData:
     @cached_property
     def held_out(self) -> HeldOut:
         """The data that its nets are not trained on."""
-        return held_out(self.nets)
+        return held_out({name for net in self.nets for name in net.names})
 
     def having(self, *names: str) -> "PageData":
         """Only the nets of which one of these was measured."""

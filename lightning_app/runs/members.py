@@ -101,7 +101,8 @@ def _is_count(value: Any) -> TypeGuard[int]:
 
 def _network_in(pl_module: pl.LightningModule) -> nn.Module:
     # A moving average beside the net is a second one in numbers only: nothing trains it.
-    children = {name: child for name, child in pl_module.named_children() if not isinstance(child, AveragedModel)}
+    every = dict(pl_module.named_children())
+    children = {name: child for name, child in every.items() if not isinstance(child, AveragedModel)} or every
     holders = {name: child for name, child in children.items() if any(True for _ in child.parameters())}
     only = next(iter(holders.values())) if len(holders) == 1 else None
     # A ModuleList has no forward, and another LightningModule may have none: the outer module calls what is in it.

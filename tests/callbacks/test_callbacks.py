@@ -139,7 +139,7 @@ class Adapted(torch.nn.Linear):
 def test_layers_that_merge_weights_in_evaluation_mode_train_on_as_if_nobody_had_looked(look):
     torch.manual_seed(0)
     x, net = torch.randn(8, 6), torch.nn.Sequential(Adapted(), torch.nn.BatchNorm1d(6), torch.nn.ReLU(), Adapted())
-    alone = copy.deepcopy(net)
+    alone, first = copy.deepcopy(net), net[0].down.detach().clone()
     for each in (alone, net):
         optimizer = torch.optim.SGD(each.parameters(), lr=0.1)
         for _ in range(3):
@@ -151,7 +151,26 @@ def test_layers_that_merge_weights_in_evaluation_mode_train_on_as_if_nobody_had_
             each(x).square().mean().backward()
             optimizer.step()
     assert not net[0].merged and net[0].training
-    assert same_weights(net, alone) and not torch.equal(net[0].down, torch.zeros(2, 6))
+    assert same_weights(net, alone) and not torch.equal(net[0].down, first)
+
+
+def test_isolation_of_modules_that_switch_modes_themselves_with_what_cannot_be_kept():
+    class Switching(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.frozen, self.rest = torch.nn.BatchNorm1d(2), torch.nn.LazyLinear(2)
+            self.register_buffer("graph", torch.eye(2).to_sparse())
+
+        def train(self, mode):
+            super().train(mode)
+            self.frozen.eval()
+            return self
+
+    net = Switching()
+    net.train(True)
+    with isolated(net):
+        assert not any(module.training for module in net.modules())
+    assert [module.training for module in (net, net.frozen, net.rest)] == [True, False, True]
 
 
 def test_isolation_puts_back_the_rows_that_an_embedding_shortens():

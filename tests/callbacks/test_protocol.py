@@ -115,6 +115,8 @@ def test_a_moving_average_beside_the_net_is_no_part_of_it():
     module = Wrapping(net := SimplifiedNet(5, residual=True, width=4))
     module.average = AveragedModel(net)
     assert [member.net for member in members_of(module)] == [net]
+    alone = Wrapping(AveragedModel(net))
+    assert members_of(alone)[0].net is next(alone.children())
 
 
 def test_the_module_itself_where_its_layers_are_attributes():

@@ -67,6 +67,8 @@ def test_without_test_data_the_validation_error_is_compared(run, capsys):
     log.write_text(log.read_text().replace("test/error", "val/error"))
     assert main(["compare", f"{run}:good", f"{run}:bad"]) == 0
     assert capsys.readouterr().out == tested.replace("test/error", "val/error")
+    RunFolder(run).append([Row("good-seed00", 3, 30, "test/error", 0.1)])  # of one net of all
+    assert main(["compare", f"{run}:good", f"{run}:bad"]) == 0
 
 
 def test_json_follows_the_schema_and_is_what_is_written(run, tmp_path, capsys):

@@ -2,6 +2,7 @@
 
 import copy
 import math
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -15,7 +16,7 @@ from lightning_app.common.errors import UserError
 from lightning_app.datamodules import GaussianMixture
 from lightning_app.identity import id_entries
 from lightning_app.modules import ImageClassifier
-from lightning_app.modules.backends import Pass
+from lightning_app.modules.backends import Pass, one_by_one
 from lightning_app.modules.cost import Penalty, RiskAndError, add_gradients
 from lightning_app.modules.members import Arm
 from lightning_app.networks import ResidualMLP, SimplifiedNet
@@ -150,8 +151,12 @@ def test_the_mean_over_ranks_is_that_over_the_labels_that_count_stream_by_stream
     module = classifier({"net": arm(True)})
     module._trainer = SimpleNamespace(world_size=2, strategy=SimpleNamespace(reduce=sum_with_other_rank))
     labels = torch.tensor([1, -100, 3]), torch.tensor([-100, -100, -100])
-    passes = [Pass(nn.Identity(), torch.zeros(3, 10), each, 0) for each in labels]
-    assert [each.weight for each in module._weighted(passes)] == [2 * 2 / 3, 0]
+    passes = [Pass(nn.Linear(10, 10), torch.zeros(3, 10), each, 0) for each in labels]
+    some, none = module._weighted(passes)
+    assert some.weight == 2 * 2 / 3 and math.isnan(none.weight)
+    (risk, _), (nothing, _) = one_by_one([some, replace(none, weight=0)], torch.Tensor.backward)
+    assert risk > 0 == nothing
+    assert all(torch.equal(w.grad, torch.zeros_like(w)) for w in none.net.parameters())
 
 
 def test_a_rank_whose_share_of_a_batch_is_empty_asks_no_net():

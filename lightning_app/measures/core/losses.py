@@ -43,10 +43,11 @@ def cross_entropy(outputs: Tensor, labels: Tensor) -> Tensor:
     4
     """
     if labels.is_floating_point() or labels.shape == outputs.shape:
+        one_hot = "take labels.argmax(1), " * (labels.ndim == 2)
         raise UserError(
             f"without a loss of its own a module is measured with the cross-entropy, which needs classes as labels, got "
-            f"{labels.dtype} of shape {tuple(labels.shape)}: take labels.argmax(1) of one-hot ones, give the LightningModule a "
-            "method loss(outputs, labels), or pass `loss`."
+            f"{labels.dtype} of shape {tuple(labels.shape)}: {one_hot}give the LightningModule a method loss(outputs, labels), "
+            "or pass `loss`."
         )
     try:
         return F.cross_entropy(classes_second(outputs, labels), labels)
@@ -189,8 +190,8 @@ def no_mean(net: Callable[[Any], Tensor], pieces: Sequence[Pair], loss: Loss) ->
     inputs, labels = spread(pieces)
     together, alone = net(inputs), [net(one) for one in inputs.split(1)]
     tried = [labels]
-    if labels.ndim == 1 and _of_classes(together, labels):  # samples of one class would hide the weights of classes
-        tried.append(torch.arange(len(labels), device=labels.device) % together.shape[1])
+    if labels.ndim == 1 and (classes := _weighted_classes(loss)):  # which samples of one class would hide
+        tried.append(torch.arange(len(labels), device=labels.device) % classes)
     for given in tried:
         terms = torch.stack([counts_of(label, loss) for label in given.split(1)])
         losses = torch.stack([scalar_loss(loss(*one)).double() for one in zip(alone, given.split(1))])
@@ -199,6 +200,14 @@ def no_mean(net: Callable[[Any], Tensor], pieces: Sequence[Pair], loss: Loss) ->
         if not bool(mean.isnan()) and not bool(torch.isclose(of_all, mean, rtol=1e-3, atol=1e-6)):
             return float(of_all), float(mean)
     return None
+
+
+def _weighted_classes(loss: Any) -> int:
+    """Of how many classes a loss of torch's has a weight each; 0: of none, as far as it tells."""
+    for inner in ("_loss", "criterion"):  # what `OfMaps` and the callbacks wrap
+        loss = getattr(loss, inner, loss)
+    weight = getattr(loss, "weight", None)
+    return len(weight) if isinstance(loss, nn.CrossEntropyLoss | nn.NLLLoss) and isinstance(weight, Tensor) else 0
 
 
 def spread(pieces: Sequence[Pair], most: int = 8) -> Pair:

@@ -87,10 +87,15 @@ def probe_forward(
     check_evaluating(net, "a probe")
     net, taps = _instrument(net, layers)
     places = [_place(layer) for layer in layers]
-    results, size, count, terms, mean = [], None, 0, 0, None
+    results, size, count, terms, mean, alike = [], None, 0, 0, None, None
     for images, labels in batches:
         if mean is None and len(labels) > 1:  # the first batch tells; one sample says nothing
-            mean = _is_mean(net, images, labels, loss)
+            mean = _is_mean(net, [(images, labels)], loss)
+            alike = (images[[0, 1]], labels[[0, 1]]) if bool((labels == labels[0]).all()) else None
+        elif alike is not None and bool(
+            (labels != alike[1][0]).any()
+        ):  # of one class it does not tell the weights of classes
+            mean, alike = _is_mean(net, [alike, (images[:2], labels[:2])], loss), None
         size, count, few = size or len(images), count + len(images), counted(labels, loss)
         step = _compiled_step() if compile and len(images) == size else _step
         risk, errors, norms = step(net, taps, places, images, labels, loss)
@@ -219,12 +224,12 @@ def _step(
     )
 
 
-def _is_mean(net: nn.Module, images: Any, labels: Tensor, loss: Loss) -> bool:
+def _is_mean(net: nn.Module, samples: Sequence[tuple[Any, Tensor]], loss: Loss) -> bool:
     """Whether the loss is a mean over samples, as far as a few tell: else the risk of all would depend on their batches."""
     if loss is cross_entropy or isinstance(loss, ReturnedLoss):
         return True
     try:
-        return no_mean(lambda x: _wide(net(x)), [(images, labels)], loss) is None
+        return no_mean(lambda x: _wide(net(x)), samples, loss) is None
     except (torch.OutOfMemoryError, torch.AcceleratorError, UserError):
         raise
     except (IndexError, RuntimeError, ValueError):  # of a loss of pairs, for example, which takes no single sample

@@ -107,7 +107,7 @@ def _sides(page: PageData, plain_of: dict[str, str]) -> tuple[dict[tuple[str, st
 
 def _questions(page: PageData, sides: Sides, own: bool) -> Iterator[Question]:
     """Those whose numbers there are, the most telling first; is it a plain arm and its ``own`` residual one?"""
-    unseen = held_out(sides.a + sides.b)
+    unseen = held_out(sides.names)
     figure = f"learning-{unseen.key}-error"
     found = [
         _epochs(sides),
