@@ -5,6 +5,7 @@ import os
 import re
 import signal
 import sys
+from pathlib import Path
 from typing import Any
 
 from lightning_app.common.answer import answering
@@ -24,6 +25,7 @@ OTHERS = {  # command -> the module and function that runs it, imported when nee
     "board": "lightning_app.board:main",
     "compare": "lightning_app.compare:main",
 }
+FOLDER_VARIABLE = "SKIPSCOPE_RUN_FOLDER"  # rank zero tells the ranks it launches where the run is
 INTERRUPTED = 130  # 128 + SIGINT
 INDUCTOR = "torch._inductor.exc"  # of the errors of torch.compile
 
@@ -110,12 +112,9 @@ def _train(argv: list[str]) -> int:
         code = LOST
     if stopping.received is None or code != LOST:  # another process may be gone by the same signal
         return code
-    trained = argv[0] == "fit"
     if os.environ.get("LOCAL_RANK", "0") == "0":
-        print(
-            f"stopped by {stopping.received.name}{': resume with --ckpt_path last' if trained else ''}", file=sys.stderr
-        )
-    if trained and stopping.received.name == "SIGUSR1" and (message := requeue()):
+        print(": ".join([f"stopped by {stopping.received.name}", *_what_to_do(argv[0])]), file=sys.stderr)
+    if argv[0] == "fit" and stopping.received.name == "SIGUSR1" and (message := requeue()):
         print(message, file=sys.stderr)
     return 128 + stopping.received
 
@@ -133,7 +132,7 @@ def _run(argv: list[str], answer: dict[str, Any]) -> int:
             raise
         if not isinstance(error, MachineError):
             return _fail(str(error), 2)
-        return _fail(f"{error}{' Then resume with --ckpt_path last.' if argv[0] == 'fit' else ''}", LOST)
+        return _fail(" ".join([str(error), *(f"Then: {step}." for step in _what_to_do(argv[0]))]), LOST)
     except RuntimeError as error:
         if os.environ.get("SKIPSCOPE_TRACEBACK"):
             raise
@@ -146,12 +145,27 @@ def _run(argv: list[str], answer: dict[str, Any]) -> int:
     except (KeyboardInterrupt, SystemExit) as stop:  # Lightning turns the first into the second
         if not isinstance(stop, KeyboardInterrupt) and not isinstance(stop.__context__, KeyboardInterrupt):
             raise
-        print(
-            "interrupted: --ckpt_path last resumes after the last epoch that was saved, if there is one",
-            file=sys.stderr,
-        )
+        print(": ".join(["interrupted", *_what_to_do(argv[0])]), file=sys.stderr)
         return INTERRUPTED
     return 0
+
+
+def _what_to_do(command: str) -> list[str]:
+    """After a stop, as its run folder is now; nothing where no folder was chosen, or what it is for is finished.
+
+    Where the folder is gone again, `last` would be an older run of this name.
+    """
+    name = os.environ.get(FOLDER_VARIABLE)
+    if not name or os.environ.get("LOCAL_RANK", "0") != "0":  # rank zero decides what is left
+        return []
+    from lightning_app.runs.folder import FINISHED
+
+    folder = Path(name)
+    if (folder / FINISHED).exists():
+        return []
+    if command == "measure":
+        return [f"{folder} is incomplete, remove it"] if folder.exists() else []
+    return ["resume with --ckpt_path last" if folder.exists() else "nothing was saved, run the same command again"]
 
 
 def not_compiled(said: str) -> str:

@@ -9,7 +9,7 @@ import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import pytorch_lightning as pl
 import yaml
@@ -169,7 +169,7 @@ class SaveRunConfig(SaveConfigCallback):
     """The whole configuration into the run folder, with command and versions on top, and to W&B.
 
     At once for a new run, which may be killed before it trains. One that goes on keeps what it has until it trains: its
-    checkpoint may be refused, and nothing may be left to train.
+    checkpoint may be refused, and nothing may be left to train. Then the options that were not used are said.
     """
 
     @override
@@ -183,14 +183,25 @@ class SaveRunConfig(SaveConfigCallback):
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         if self._waits:
             self._save(trainer, pl_module)
+            self._waits = False
+
+    @override
+    def on_fit_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """The numbers that follow are of the run as it was: they must not pass for those of other options."""
+        for logger in trainer.loggers if self._waits and trainer.is_global_zero else ():
+            if isinstance(logger, RunLogger) and (other := _changed(logger.folder, self._text())):
+                print(changes(other, "nothing was trained with other options than the run's"))
+
+    def _text(self) -> str:
+        return self.parser.dump(self.config, skip_none=False, format="yaml")
 
     @rank_zero_only
     def _save(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        text = self.parser.dump(self.config, skip_none=False, format="yaml")
+        text = self._text()
         for logger in trainer.loggers:
             if isinstance(logger, RunLogger):
-                if said := _changes(logger.folder, text):
-                    print(said)
+                if other := _changed(logger.folder, text):
+                    print(changes(other))
                 _write_config(logger.folder.path / CONFIG, text)
                 logger.folder.reopen()
                 logger.folder.add_made(made_by(trainer, pl_module, f"main.py {shlex.join(sys.argv[1:])}"))
@@ -198,12 +209,12 @@ class SaveRunConfig(SaveConfigCallback):
                 logger.log_hyperparams(yaml.safe_load(text))
 
 
-def _changes(folder: RunFolder, text: str) -> str:
-    """How a run goes on otherwise than it began, in words."""
+def _changed(folder: RunFolder, text: str) -> dict[str, tuple[Any, Any]]:
+    """How a run goes on otherwise than it began."""
     try:
-        return changes(changed(folder.config(), yaml.safe_load(text)))
+        return changed(folder.config(), yaml.safe_load(text))
     except UserError:  # a damaged one is kept beside the new one
-        return ""
+        return {}
 
 
 def _write_config(target: Path, text: str) -> None:

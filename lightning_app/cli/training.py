@@ -21,6 +21,7 @@ from typing_extensions import override
 
 from callbacks import EpochBar, ProgressLines
 from callbacks.log import LoggingCallback
+from lightning_app.cli import FOLDER_VARIABLE
 from lightning_app.cli.console import is_terminal, table
 from lightning_app.cli.parser import FROM_RUN, HelpFormatter, Parser, known_classes, prescan, resolve_short_names
 from lightning_app.cli.run_folders import Ours, RunFolders, SaveRunConfig, claim_measured, discard_if_unused
@@ -39,7 +40,6 @@ from lightning_app.runs.lock import take
 from lightning_app.runs.loggers import AutoWandbLogger, RunLogger, make_best_effort, tags_of, whole_epochs
 
 ranks: Any = rank_zero_only  # its attribute `rank` is missing in its types
-FOLDER_VARIABLE = "SKIPSCOPE_RUN_FOLDER"  # rank zero tells the ranks it launches where the run is
 NAMED_TWICE = re.compile(r"more than one stateful callback of type `(\w+)`")  # Lightning's words
 UNMONITORED = "Early stopping conditioned on metric"  # Lightning's words, which go on with the metrics that there are
 PAST_THE_LIMIT = "You restored a checkpoint with current_epoch"  # Lightning's words

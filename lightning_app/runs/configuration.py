@@ -63,14 +63,14 @@ def changed(earlier: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, tup
     return {key: values for key, values in found.items() if key not in LIMITS}
 
 
-def changes(found: Mapping[str, tuple[Any, Any]]) -> str:
+def changes(found: Mapping[str, tuple[Any, Any]], what: str = "resumed with other options than before") -> str:
     """The same in words, empty where nothing has changed.
 
     >>> changes({"model.lr": (0.1, 0.2)})
     'resumed with other options than before: model.lr 0.1 -> 0.2'
     """
     said = "; ".join(f"{key} {before} -> {after}" for key, (before, after) in found.items())
-    return f"resumed with other options than before: {said}" if said else ""
+    return f"{what}: {said}" if said else ""
 
 
 def limits_on_data(config: Mapping[str, Any]) -> dict[str, Any]:

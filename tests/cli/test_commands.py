@@ -147,6 +147,8 @@ def test_what_trains_nothing_leaves_the_record_of_a_run_as_it_is(finished, tmp_p
         done = command(*TINY, *every_epoch(), "--trainer.max_epochs", "3", *words, "--ckpt_path", "last", cwd=tmp_path)
         assert done.returncode == code, done.stderr
         assert record() == before and not [*run.path.glob("config.before-*")], words
+        other = "nothing was trained with other options than the run's: model.optimizer.init_args.lr 0.0003 -> 0.5"
+        assert (other in done.stdout) == ("--model.optimizer.lr" in words)
     other = ("--run.name", "other", "--ckpt_path", str(run.checkpoints / "last.ckpt"))
     done = command(*TINY, *every_epoch(), "--trainer.max_epochs", "3", *other, cwd=tmp_path)
     assert done.returncode == 0 and not (run.path.parent / "other").exists(), done.stderr

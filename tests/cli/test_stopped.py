@@ -139,7 +139,7 @@ def test_a_signal_before_anything_is_imported_is_answered(tmp_path):
 
 
 REPLACED = """
-import signal, sys
+import os, signal, sys
 from matplotlib import _path, path
 import lightning_app.cli, lightning_app.cli.training
 
@@ -154,6 +154,7 @@ def draw(*_):
     _path.convert_to_string(path.Path([[0, 0], [1, 1]]), Matrix(), None, None, None, 6, codes, False)
 
 lightning_app.cli.training.run_training = draw
+os.environ[lightning_app.cli.FOLDER_VARIABLE] = "."  # something was saved
 sys.exit(lightning_app.cli.main(["fit"]))
 """
 

@@ -1,14 +1,18 @@
 """Small decisions of the command line."""
 
+from unittest.mock import Mock
+
 import pytest
 import torch
 from pytorch_lightning.callbacks import TQDMProgressBar
 
 from callbacks import EpochBar, ProgressLines
-from lightning_app.cli import main, training
-from lightning_app.cli.training import _accelerator, _progress
-from lightning_app.common.errors import UserError
+from lightning_app.cli import FOLDER_VARIABLE, main, training
+from lightning_app.cli.run_folders import RunFolders
+from lightning_app.cli.training import TrainingCLI, _accelerator, _progress
+from lightning_app.common.errors import MachineError, UserError
 from lightning_app.common.processes import is_lost_rank
+from lightning_app.common.signals import stopping
 from tests.helpers import TINY, refused
 
 
@@ -64,6 +68,26 @@ def test_online_without_wandb_is_refused(tmp_path, capsys, monkeypatch):
     online = ["--trainer.logger", "AutoWandbLogger", "--trainer.logger.mode", "online"]
     said = refused(*TINY, *online, capsys=capsys, monkeypatch=monkeypatch)
     assert "mode is online, and W&B is not installed" in said
+
+
+def test_what_stops_before_anything_is_saved_does_not_name_the_checkpoint_of_an_older_run(
+    tmp_path, monkeypatch, capsys
+):
+    older = RunFolders(str(tmp_path / "runs"), "digits", "quickstart").claim()
+    (older.path / "log.csv").touch()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv(FOLDER_VARIABLE, "")
+    monkeypatch.setattr(stopping, "listen", lambda: None)
+    for error, code in ((KeyboardInterrupt(), 130), (MachineError("x cannot be written."), 1)):
+        monkeypatch.setattr(TrainingCLI, "_run_subcommand", Mock(side_effect=error))
+        assert main([*TINY, "--trainer.logger", "[]"]) == code
+        said = capsys.readouterr().err
+        assert "nothing was saved, run the same command again" in said and "last" not in said
+        assert [*older.path.parent.iterdir()] == [older.path]
+    older.checkpoints.mkdir()
+    (older.checkpoints / "last.ckpt").touch()
+    assert main([*TINY, "--trainer.logger", "[]", "--ckpt_path", "last"]) == 1
+    assert "Then: resume with --ckpt_path last." in capsys.readouterr().err
 
 
 def test_a_machine_on_which_nothing_compiles_gets_a_message(monkeypatch, capsys):
