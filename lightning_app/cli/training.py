@@ -376,11 +376,8 @@ class TrainingCLI(LightningCLI):
         """The numbers, what could not be measured, and where the page is."""
         if self.trainer.is_global_zero:
             self.folder.finish(self.trainer.current_epoch)
-            from lightning_app.report import write_report
-
             print_measured(self.folder)
-            print(f"report: {(page := write_report([self.folder]))}")
-            self.answer |= _numbers(self.folder) | {"report": page}
+            self._write_page()
 
     def after_fit(self) -> None:
         """Say what came out and where it is."""
@@ -396,12 +393,24 @@ class TrainingCLI(LightningCLI):
             print(f"run: {self.folder.path} (no callback logged anything, so there is no report)")
             self.answer |= {"run": self.folder.path, "nets": {}, "notes": self.folder.notes(), "report": None}
             return
-        from lightning_app.report import findings, summary, write_report
+        from lightning_app.report import findings, summary
 
         table(*summary(self.folder))
         for sentence in findings(self.folder):
             print(sentence)
-        print(f"report: {(page := write_report([self.folder]))}")
+        self._write_page()
+
+    def _write_page(self) -> None:
+        """Of a run that is finished: what ends the program here costs no more than the page."""
+        from lightning_app.report import write_report
+
+        try:
+            page = write_report([self.folder])
+        except (KeyboardInterrupt, SystemExit, MachineError):
+            path = self.folder.path
+            print(f"{path} is finished and saved, but for its page: `report {path}` makes it", file=sys.stderr)
+            raise
+        print(f"report: {page}")
         self.answer |= _numbers(self.folder) | {"report": page}
 
 

@@ -13,6 +13,7 @@ from lightning_app.cli.training import TrainingCLI, _accelerator, _progress
 from lightning_app.common.errors import MachineError, UserError
 from lightning_app.common.processes import is_lost_rank
 from lightning_app.common.signals import stopping
+from lightning_app.runs import RunFolder
 from tests.helpers import TINY, refused
 
 
@@ -88,6 +89,39 @@ def test_what_stops_before_anything_is_saved_does_not_name_the_checkpoint_of_an_
     (older.checkpoints / "last.ckpt").touch()
     assert main([*TINY, "--trainer.logger", "[]", "--ckpt_path", "last"]) == 1
     assert "Then: resume with --ckpt_path last." in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("command", "left", "said"),
+    [
+        ("fit", "log.csv", "interrupted: resume with --ckpt_path last"),
+        ("fit", "finished", "interrupted"),  # as a resume that has not begun to train, or where the page is made
+        ("measure", "log.csv", "interrupted: {} is incomplete, remove it"),
+        ("measure", "finished", "interrupted"),
+        ("validate", None, "interrupted"),
+    ],
+)
+def test_what_ctrl_c_advises_is_possible(tmp_path, monkeypatch, capsys, command, left, said):
+    def stopped(*_):
+        if left:
+            (tmp_path / left).touch()
+            monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path))
+        raise KeyboardInterrupt
+
+    monkeypatch.delenv(FOLDER_VARIABLE, raising=False)
+    monkeypatch.setattr(stopping, "listen", lambda: None)
+    monkeypatch.setattr("lightning_app.cli.training.run_training", stopped)
+    assert main([command]) == 130
+    assert capsys.readouterr().err == f"{said.format(tmp_path)}\n"
+
+
+def test_an_interruption_while_the_page_is_made_says_that_the_run_is_finished(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("lightning_app.report.write_report", Mock(side_effect=KeyboardInterrupt))
+    cli = Mock(folder=RunFolder(tmp_path))
+    with pytest.raises(KeyboardInterrupt):
+        TrainingCLI._write_page(cli)
+    said = f"{tmp_path} is finished and saved, but for its page: `report {tmp_path}` makes it\n"
+    assert capsys.readouterr().err == said
 
 
 def test_a_machine_on_which_nothing_compiles_gets_a_message(monkeypatch, capsys):
