@@ -154,14 +154,17 @@ def _name_of(checkpoint: str | None, model: Namespace) -> str:
     return re.sub(r"[^\w.=+-]", "-", "-".join(filter(None, (run, file.stem)))).lstrip("-.=+") or "checkpoint"
 
 
-def discard_if_unused(folder: RunFolder) -> None:
-    """Remove a folder in which nothing was logged, so that a mistake in a configuration leaves no empty run behind.
+def is_unused(folder: RunFolder) -> bool:
+    """Was nothing logged in this folder?
 
-    A run that has trained to its end stays: other loggers and callbacks may have written into it. One of no epochs does not.
+    Not of a run that has trained to its end: other loggers and callbacks may have written into it. One of no epochs is.
     """
-    if not folder.path.is_dir() or folder.finished:
-        return
-    if not (folder.path / LOG).exists() and not folder.checkpoints.exists():
+    return not (folder.finished or (folder.path / LOG).exists() or folder.checkpoints.exists())
+
+
+def discard_if_unused(folder: RunFolder) -> None:
+    """Remove such a folder, so that a mistake in a configuration leaves no empty run behind."""
+    if folder.path.is_dir() and is_unused(folder):
         shutil.rmtree(folder.path)
 
 

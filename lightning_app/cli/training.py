@@ -24,7 +24,7 @@ from callbacks.log import LoggingCallback
 from lightning_app.cli import FOLDER_VARIABLE
 from lightning_app.cli.console import is_terminal, table
 from lightning_app.cli.parser import FROM_RUN, HelpFormatter, Parser, known_classes, prescan, resolve_short_names
-from lightning_app.cli.run_folders import Ours, RunFolders, SaveRunConfig, claim_measured, discard_if_unused
+from lightning_app.cli.run_folders import Ours, RunFolders, SaveRunConfig, claim_measured, discard_if_unused, is_unused
 from lightning_app.cli.safety import check_allowed
 from lightning_app.cli.trainer import Trainer, print_measured
 from lightning_app.common.errors import DivergedError, MachineError, UserError, first_line
@@ -50,6 +50,7 @@ UNFIT = {  # Lightning's callbacks, and what to do instead
     "WeightAveraging": "model.ema_decay averages the weights of each net.",
     "EMAWeightAveraging": "model.ema_decay averages the weights of each net.",
 }
+OF_NO_BATCH = ("max_epochs", "max_steps", "limit_train_batches")  # with 0 nothing is trained
 STRICT = "Stop if a measure or a logger fails, instead of warning and going on without it."
 
 
@@ -383,15 +384,22 @@ class TrainingCLI(LightningCLI):
         """Say what came out and where it is."""
         if not self.trainer.is_global_zero:
             return
+        nothing: dict[str, Any] = {"run": None, "nets": {}, "notes": [], "report": None}
         if self.trainer.fast_dev_run:
-            self.answer |= {"run": None, "nets": {}, "notes": [], "report": None}
+            self.answer |= nothing
             return
         began = (self.folder.path / CONFIG).exists() and self.folder.finished is None and self._is_same(self.folder)
         if self._stopper.trained or began:  # else nothing was left to train, of a run that stays what it is
             self.folder.finish(whole_epochs(self.trainer))
+        if is_unused(self.folder):
+            why = [f"trainer.{name} is 0" for name in OF_NO_BATCH if getattr(self.trainer, name) == 0]
+            what = "logged" if self._stopper.trained else "trained"
+            print("; ".join([f"nothing was {what}, the run folder is removed", *why]))
+            self.answer |= nothing
+            return
         if not (self.folder.path / LOG).exists():
             print(f"run: {self.folder.path} (no callback logged anything, so there is no report)")
-            self.answer |= {"run": self.folder.path, "nets": {}, "notes": self.folder.notes(), "report": None}
+            self.answer |= nothing | {"run": self.folder.path, "notes": self.folder.notes()}
             return
         from lightning_app.report import findings, summary
 

@@ -9,7 +9,7 @@ from pytorch_lightning.callbacks import TQDMProgressBar
 from callbacks import EpochBar, ProgressLines
 from lightning_app.cli import FOLDER_VARIABLE, main, training
 from lightning_app.cli.run_folders import RunFolders
-from lightning_app.cli.training import TrainingCLI, _accelerator, _progress
+from lightning_app.cli.training import TrainingCLI, _accelerator, _progress, run_training
 from lightning_app.common.errors import MachineError, UserError
 from lightning_app.common.processes import is_lost_rank
 from lightning_app.common.signals import stopping
@@ -89,6 +89,19 @@ def test_what_stops_before_anything_is_saved_does_not_name_the_checkpoint_of_an_
     (older.checkpoints / "last.ckpt").touch()
     assert main([*TINY, "--trainer.logger", "[]", "--ckpt_path", "last"]) == 1
     assert "Then: resume with --ckpt_path last." in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("option", ["max_epochs", "limit_train_batches"])
+def test_what_trains_nothing_names_no_run_folder(tmp_path, monkeypatch, capsys, option):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv(FOLDER_VARIABLE, "")
+    monkeypatch.setattr(stopping, "listen", lambda: None)
+    answer = {}
+    run_training([*TINY, "--trainer.logger", "[]", f"--trainer.{option}", "0"], answer)
+    said = capsys.readouterr().out
+    assert f"nothing was trained, the run folder is removed; trainer.{option} is 0\n" in said
+    assert answer == {"run": None, "nets": {}, "notes": [], "report": None}
+    assert not [*(tmp_path / "runs").rglob("quickstart*")]
 
 
 @pytest.mark.parametrize(
