@@ -41,6 +41,11 @@ UNKNOWN_MODULE = re.compile(r"No module named '([\w.]+)'")
 UNKNOWN_CLASS = re.compile(
     rf"Expected a dot import path string: (\S+)|has no attribute '(\w+)'|{UNKNOWN_MODULE.pattern}"
 )
+OF_OPTIONS = {  # groups that are no class -> one of their options
+    "trainer": "max_epochs",
+    "run": "name",
+    "save_checkpoint": "every_n_epochs",
+}
 NUMBERS = ("bool", "float", "int")  # types that a word is more likely a mistake of than a class
 ARMS = re.compile(r'key "model.arms":.*Given value: {(.*)}', re.DOTALL)
 WITHIN = re.compile(r"[({][^(){}]*[)}]")  # what stands in the innermost brackets
@@ -149,6 +154,9 @@ class Parser(LightningArgumentParser):
                 f"model: expected options such as net, or a file of them, got {message.rpartition(' ')[2].strip()}.",
                 ours,
             )
+        if location in OF_OPTIONS and "Unable to load config" in message:
+            got = message.rpartition(" ")[2].strip()
+            return f"{location}: expected options, such as --{location}.{OF_OPTIONS[location]}, got {got}.", hint
         if found := OF_CLASS.search(message):
             return found[1], hint
         if types and location is not None:
@@ -343,7 +351,14 @@ def prescan(argv: Sequence[str]) -> tuple[list[str], bool]:
         for option in _options(words)
     ]
     files = [Path(option.value) for option in options if option.name in CONFIG_OPTIONS and option.value is not None]
-    given = [read_yaml(file) for file in files if os.path.exists(file)]  # others: texts, or for the parser to report
+    files = [file for file in files if os.path.exists(file)]  # others: texts, or for the parser to report
+    given = [read_yaml(file) for file in files]
+    for file, config in zip(files, given):
+        for group in OF_OPTIONS:
+            if group in config and not isinstance(config[group], dict | str):  # a text is a file of them
+                raise UserError(
+                    f"{file}: {group}: expected options, such as {OF_OPTIONS[group]}, got {config[group]!r}."
+                )
     names_net = any("model" in config for config in given) or any(
         option.name == "--model" or option.name.startswith("--model.")
         for option in options

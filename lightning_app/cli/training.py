@@ -27,7 +27,7 @@ from lightning_app.cli.parser import FROM_RUN, HelpFormatter, Parser, known_clas
 from lightning_app.cli.run_folders import Ours, RunFolders, SaveRunConfig, claim_measured, discard_if_unused, is_unused
 from lightning_app.cli.safety import check_allowed
 from lightning_app.cli.trainer import Trainer, print_measured
-from lightning_app.common.errors import DivergedError, MachineError, UserError, first_line
+from lightning_app.common.errors import DivergedError, MachineError, UserError, at_least, first_line
 from lightning_app.common.files import writing
 from lightning_app.common.numbers import plural
 from lightning_app.common.provenance import configs
@@ -179,6 +179,8 @@ class TrainingCLI(LightningCLI):
                 "trainer.accumulate_grad_batches is not supported, as each net of a run is stepped by itself: set a larger "
                 "data.batch_size."
             )
+        if (every := self._get(self.config, "trainer")["check_val_every_n_epoch"]) is not None:
+            at_least(1, "trainer", check_val_every_n_epoch=every)
         self._leave_out_what_is_missing()
         if self.from_run:
             check_allowed({key: self._get(self.config, key) for key in FROM_RUN})

@@ -198,6 +198,12 @@ def test_a_diverging_run_keeps_what_was_logged(tmp_path):
         (("--trainer.strategy", "foo"), ("foo",)),
         (("--trainer.gradient_clip_val", "1"), ("set model.gradient_clip_val",)),
         (("--save_checkpoint.every_n_epochs", "0"), ("every_n_epochs of save_checkpoint must be at least 1, got 0",)),
+        (("--trainer.check_val_every_n_epoch", "0"), ("check_val_every_n_epoch of trainer must be at least 1, got 0",)),
+        (
+            ("--trainer.check_val_every_n_epoch", "-1"),
+            ("check_val_every_n_epoch of trainer must be at least 1, got -1",),
+        ),
+        (("--trainer", "5"), ("trainer: expected options, such as --trainer.max_epochs, got",)),
         (("--data.drop_last", "true", "--data.batch_size", "128"), ("drop_last leaves no batch",)),
         (("--model.weight_decay", "-1"), ("weight_decay is lambda >= 0",)),
         (("--model.seeds", "2-99999999999999999999"), ("at most 10,000",)),
@@ -265,6 +271,14 @@ def test_an_empty_configuration_is_said_to_be_none(tmp_path, monkeypatch, capsys
     (tmp_path / "empty.yaml").write_text("# nothing\n")
     error = refused("fit", "--config", tmp_path / "empty.yaml", capsys=capsys, monkeypatch=monkeypatch)
     assert "expected options such as model:" in error
+
+
+@pytest.mark.parametrize("group", ["trainer", "run", "save_checkpoint"])
+@pytest.mark.parametrize("value", ["5", "null", "[1]"])
+def test_a_value_in_place_of_options_is_said_with_its_file(tmp_path, monkeypatch, capsys, group, value):
+    (tmp_path / "bad.yaml").write_text(f"{group}: {value}\n")
+    error = refused("fit", "--config", tmp_path / "bad.yaml", capsys=capsys, monkeypatch=monkeypatch)
+    assert f"bad.yaml: {group}: expected options, such as " in error
 
 
 def test_broken_yaml_names_its_file(tmp_path, monkeypatch, capsys):
