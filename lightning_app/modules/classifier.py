@@ -265,7 +265,7 @@ class ImageClassifier(pl.LightningModule):
             scheduler = optimizing.make_schedule(self._make_scheduler, self.scheduler_milestones, optimizer)
         except UserError:
             raise
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, ZeroDivisionError) as error:
             raise UserError(f"optimizer or scheduler cannot be made as configured: {error}.") from error
         optimizing.refuse_unfit(optimizer, scheduler, len(self.members))
         if scheduler is None:

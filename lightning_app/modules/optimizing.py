@@ -131,14 +131,14 @@ def step_schedule(scheduler: Any) -> None:
     """One step of a schedule.
 
     Raises:
-        UserError: of a schedule that is over (OneCycleLR).
+        UserError: of a schedule that is over (OneCycleLR), or divides by a length of 0 (StepLR).
     """
     try:
         scheduler.step()
-    except ValueError as error:
+    except (ValueError, ZeroDivisionError) as error:
         raise UserError(
-            f"{type(scheduler).__name__} cannot go on ({error}): its length in model.scheduler is counted in epochs "
-            "or steps, as model.scheduler_interval says."
+            f"{type(scheduler).__name__} cannot go on ({error}): its lengths in model.scheduler are counted in epochs "
+            "or steps, as model.scheduler_interval says, and are at least 1."
         ) from error
 
 

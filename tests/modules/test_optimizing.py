@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from pytorch_lightning.callbacks import ModelCheckpoint
 from torch.nn.utils import clip_grad_norm_, clip_grad_value_
-from torch.optim.lr_scheduler import ChainedScheduler, CosineAnnealingLR, LinearLR, OneCycleLR
+from torch.optim.lr_scheduler import ChainedScheduler, CosineAnnealingLR, LinearLR, OneCycleLR, StepLR
 
 from lightning_app.common.errors import UserError
 from lightning_app.modules.members import Arm
@@ -236,6 +236,7 @@ class Idle(torch.optim.SGD):
             {"scheduler": partial(OneCycleLR, max_lr=0.1, total_steps=2), "scheduler_interval": "step"},
             "OneCycleLR cannot go on",
         ),
+        ({"scheduler": partial(StepLR, step_size=0)}, "StepLR cannot go on .*its lengths .* are at least 1"),
     ],
 )
 def test_what_cannot_be_is_an_error_message(wrong, message):
