@@ -57,24 +57,44 @@ def main(argv: list[str]) -> int:
 def _show(text: str) -> int:
     try:
         print(text, end="", flush=True)
-    except BrokenPipeError:
-        return _unread()
+    except OSError as error:
+        return _unwritten(error)
     return 0
 
 
-def _unread() -> int:
-    """Who reads, such as `head`, has enough: the exit code of that. Without standard output Python says nothing at its end."""
+def _unwritten(error: OSError) -> int:
+    """Standard output takes no more. That who reads, such as `head`, has enough is no error, but has an exit code.
+
+    Without standard output Python says nothing at its end.
+    """
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return 128 + signal.SIGPIPE
+    if isinstance(error, BrokenPipeError):
+        return 128 + signal.SIGPIPE
+    return _fail(f"standard output cannot be written: {error.strerror}. Free space, or send it elsewhere.", LOST)
+
+
+def _is_of_output(error: OSError) -> bool:
+    """Is standard output what cannot be written? Such an error names no file, and comes again."""
+    if error.filename is not None:
+        return False
+    try:
+        print(flush=True)
+    except OSError:
+        return True
+    return False
 
 
 def _other(home: str, words: list[str]) -> int:
     module, _, function = home.partition(":")
     try:
-        return getattr(importlib.import_module(module), function)(words)
-    except BrokenPipeError:
-        return _unread()
+        code = getattr(importlib.import_module(module), function)(words)
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError as error:
+        return _unwritten(error)
     except (ValueError, OSError) as error:
+        if isinstance(error, OSError) and _is_of_output(error):
+            return _unwritten(error)
         if os.environ.get("SKIPSCOPE_TRACEBACK"):
             raise
         from lightning_app.common.text import printable
@@ -95,13 +115,18 @@ def _train(argv: list[str]) -> int:
     try:
         with answering(words != argv) as answer:
             code = _run(words, answer)
+        sys.stdout.flush()
     except BrokenPipeError as error:
         if os.environ.get("SKIPSCOPE_TRACEBACK"):
             raise
         _fail(
             f"{error}: nothing reads the output of {argv[0]} any more. Send it to a file or a program that reads to its end."
         )
-        return _unread()
+        return _unwritten(error)
+    except OSError as error:
+        if os.environ.get("SKIPSCOPE_TRACEBACK") or not _is_of_output(error):
+            raise
+        return _unwritten(error)
     except SystemExit:  # ours, or Lightning's, whose exit code 0 schedulers would count as finished
         if stopping.received is None:
             raise

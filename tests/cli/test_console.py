@@ -2,10 +2,14 @@
 
 import re
 import sys
+from pathlib import Path
 
 import pytest
 
-from lightning_app.cli.console import table, table_text
+from lightning_app import cli
+from lightning_app.cli.console import is_terminal, table, table_text
+from lightning_app.common.answer import answering
+from lightning_app.common.signals import stopping
 from tests.helpers import on_terminal
 
 HEAD = ["net", "test error", "what"]
@@ -71,3 +75,45 @@ def test_a_row_of_another_length_is_refused():
 def test_the_module_itself_brings_neither_rich_nor_torch(tmp_path):
     code = "import sys, lightning_app.cli.console; sys.exit(any(name in sys.modules for name in ('rich', 'torch')))"
     assert on_terminal(sys.executable, "-c", code, cwd=tmp_path)[0] == 0
+
+
+def prints(words, *_) -> int:
+    with answering(True) as found:
+        found["risk"] = 1.0
+    print("much" * 10**6 if "much" in words else is_terminal(sys.stdout))
+    return 0
+
+
+def raises(*_) -> int:
+    raise OSError(28, "No space left on device", "elsewhere")
+
+
+@pytest.fixture
+def faked(monkeypatch):
+    """`compare` and `fit` do what is asked for."""
+
+    def faked(function):
+        monkeypatch.setitem(cli.OTHERS, "compare", f"tests.cli.test_console:{function.__name__}")
+        monkeypatch.setattr("lightning_app.cli.training.run_training", function)
+        monkeypatch.setattr(stopping, "listen", lambda: None)
+
+    return faked
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
+@pytest.mark.parametrize("words", [["--help"], ["fit", "-h"], ["compare"], ["fit"], ["compare", "much"]], ids=" ".join)
+def test_output_that_cannot_be_written_is_named(monkeypatch, capsys, faked, words):
+    faked(prints)
+    with open("/dev/full", "w") as full:
+        monkeypatch.setattr(sys, "stdout", full)
+        assert cli.main(words) == 1
+    said = "error: standard output cannot be written: No space left on device. Free space, or send it elsewhere.\n"
+    assert capsys.readouterr().err == said
+
+
+def test_another_file_that_cannot_be_written_is_not_taken_for_the_output(capsys, faked):
+    faked(raises)
+    assert cli.main(["compare"]) == 2
+    assert "elsewhere" in capsys.readouterr().err
+    with pytest.raises(OSError, match="elsewhere"):
+        cli.main(["fit"])
