@@ -36,6 +36,9 @@ def main(argv: list[str]) -> int:
     A user's mistake is two lines on stderr and exit code 2, a fault of the machine likewise and 1;
     SKIPSCOPE_TRACEBACK=1 shows where it was noticed.
     """
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed (`>&-`): the next file that is opened would have its number
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))
     if not argv or argv[0] in ("-h", "--help", "help"):
         from lightning_app.cli.help import overview
 

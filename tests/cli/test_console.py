@@ -117,3 +117,10 @@ def test_another_file_that_cannot_be_written_is_not_taken_for_the_output(capsys,
     assert "elsewhere" in capsys.readouterr().err
     with pytest.raises(OSError, match="elsewhere"):
         cli.main(["fit"])
+
+
+@pytest.mark.parametrize("words", [["--help"], ["compare"], ["fit"]], ids=" ".join)
+def test_closed_output_is_no_error(monkeypatch, faked, words):
+    faked(prints)
+    monkeypatch.setattr(sys, "stdout", None)
+    assert cli.main(words) == 0
