@@ -34,7 +34,7 @@ CONFIG_OPTIONS = ("--config", "-c")
 FROM_RUN = ("model", "data")  # what those that look at a checkpoint take whole from its run's configuration
 LOOKING = ("validate", "test", "measure")  # at a checkpoint
 UNKNOWN_KEY = re.compile(
-    r"unrecognized arguments: --([\w.]+)|[Oo]ption '([\w.]+)' is not accepted|option '([\w.]+)'|Key '([\w.]+)'"
+    r"unrecognized arguments: --([\w.-]+)|[Oo]ption '([\w.]+)' is not accepted|option '([\w.]+)'|Key '([\w.]+)'"
 )
 UNKNOWN_WORD = re.compile(r"unrecognized arguments: (?!-)(\S+)")
 UNKNOWN_MODULE = re.compile(r"No module named '([\w.]+)'")
@@ -63,8 +63,10 @@ OTHERWISE_NAMED = {  # what users of other programs type
     "seed_everything": "model.seeds",
     "lambda": "model.weight_decay",
     "resume": "ckpt_path",
+    "ckpt_path": "ckpt_path",  # as ckpt-path
 }
-HINTS = {  # of options that take a name out of a few, how to have another one
+HINTS = {  # of options that take a name out of a few, how to have another one; of one that needs another
+    "max-seeds": "it goes with --until: see docs/comparing.md.",
     "model.loss": "a loss of your own is what a net returns whose forward takes `labels`: see docs/training.md.",
 }
 KNOWN = re.compile(r"known subclasses: (.*?)(\)?)$", re.DOTALL)
@@ -124,7 +126,7 @@ class Parser(LightningArgumentParser):
         hint = HINTS.get(location or "", "see --help for the options, --print_config for their values.")
         if found := UNKNOWN_KEY.search(message):
             key = next(filter(None, found.groups()))
-            return f"there is no option '{key}'.", _did_you_mean(key, self._keys()) or hint
+            return f"there is no option '{key}'.", HINTS.get(key) or _did_you_mean(key, self._keys()) or hint
         if found := UNKNOWN_WORD.search(message):
             is_file = found[1].endswith((".yaml", ".yml"))
             return f"expected options, got '{found[1]}'.", f"did you mean --config {found[1]}?" if is_file else hint
@@ -180,8 +182,17 @@ class Parser(LightningArgumentParser):
 
 
 def _did_you_mean(word: str, known: Iterable[str]) -> str | None:
-    """The nearest known words, comparing last parts where whole keys are not near."""
+    """The nearest known words, comparing last parts where whole keys are not near.
+
+    >>> _did_you_mean("data-root", ["root"]), _did_you_mean("ckpt-path", ["ckpt_path"])
+    ('did you mean data.root?', 'did you mean ckpt_path?')
+    """
     known = list(known)
+    if "-" in word:  # as other programs spell what is a dot or an underscore here
+        group, _, rest = (part.replace("-", "_") for part in word.partition("-"))
+        if group in (*FROM_RUN, *OF_OPTIONS) and {rest, f"{group}.{rest}"} & {*known}:
+            return f"did you mean {group}.{rest}?"
+        word = word.replace("-", "_")
     group, _, last = word.rpartition(".")
     if last in OTHERWISE_NAMED:
         return f"did you mean {OTHERWISE_NAMED[last]}?"
@@ -199,8 +210,8 @@ def _did_you_mean(word: str, known: Iterable[str]) -> str | None:
     if last in near:
         if not group:
             return (
-                "it is an argument of a class, and goes under that one: data, model.optimizer, model.net or, where a "
-                "configuration has arms, model.arms.NAME.net."
+                f"it is an argument of a class, and goes under that one: data.{last}, model.optimizer.{last}, model.net.{last} "
+                f"or, where a configuration has arms, model.arms.NAME.net.{last}."
             )
         return (
             f"the class of '{group}' has no argument '{last}'; if it takes **kwargs, write {group}.dict_kwargs.{last}."
