@@ -27,7 +27,6 @@ from lightning_app.cli.safety import importable, placed
 from lightning_app.common.errors import UserError, nearest
 from lightning_app.common.provenance import configs, packaged
 from lightning_app.common.safe_io import read_yaml
-from lightning_app.runs.configuration import MACHINE_OPTIONS
 from lightning_app.runs.folder import CHECKPOINTS, CONFIG
 
 CONFIG_OPTIONS = ("--config", "-c")
@@ -371,10 +370,8 @@ def prescan(argv: Sequence[str]) -> tuple[list[str], bool]:
                     f"{file}: {group}: expected options, such as {OF_OPTIONS[group]}, got {config[group]!r}."
                 )
     names_net = any("model" in config for config in given) or any(
-        option.name == "--model" or option.name.startswith("--model.")
-        for option in options
-        if option.name.removeprefix("--") not in MACHINE_OPTIONS  # such as model.compile, which says nothing of the net
-    )
+        option.name == "--model" or option.name.startswith(("--model.net", "--model.arms")) for option in options
+    )  # any other option of the model, such as model.compile, is put on top of the run's
     checkpoints = [option.value for option in options if option.name == "--ckpt_path"]
     own = command in LOOKING and not names_net and checkpoints and Path(checkpoints[-1] or "").is_file()
     if own:  # what is no file is reported as for every command

@@ -228,8 +228,9 @@ def test_a_checkpoint_brings_its_runs_net_and_data(tmp_path):
         assert from_run
         assert yaml.safe_load(own) == {**config, "trainer": {"precision": "64-true", "callbacks": []}}
     assert prescan(["fit", "--ckpt_path", checkpoint]) == (["fit", "--ckpt_path", checkpoint], False)
-    elsewhere = ["measure", "--ckpt_path", checkpoint, "--model.compile", "false"]  # on a machine without a compiler
-    assert prescan(elsewhere) == (["measure", "--config", own_of_measure, *elsewhere[1:]], True)
+    for option in ("--model.compile", "--model.weight_decay"):  # of the nets that the run has
+        words = ["measure", "--ckpt_path", checkpoint, option, "0"]
+        assert prescan(words) == (["measure", "--config", own_of_measure, *words[1:]], True)
     named = ["measure", "--ckpt_path", checkpoint, "--model.net", "SimplifiedNet"]
     assert prescan(named) == (named, False)
     (tmp_path / "net.yaml").write_text("model: {seeds: 1}\n")
