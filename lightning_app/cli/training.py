@@ -179,6 +179,10 @@ class TrainingCLI(LightningCLI):
                 "trainer.accumulate_grad_batches is not supported, as each net of a run is stepped by itself: set a larger "
                 "data.batch_size."
             )
+        if self._get(self.config, "trainer")["default_root_dir"] is not None:
+            raise UserError(
+                "trainer.default_root_dir is not used: set run.root, the folder of all runs, or --out of measure."
+            )
         if (every := self._get(self.config, "trainer")["check_val_every_n_epoch"]) is not None:
             at_least(1, "trainer", check_val_every_n_epoch=every)
         self._leave_out_what_is_missing()

@@ -24,6 +24,15 @@ class Parser(argparse.ArgumentParser):
         raw: dict[str, Any] = {"formatter_class": argparse.RawDescriptionHelpFormatter, "allow_abbrev": False} | options
         super().__init__(description=f"{description}\n\n{epilog}".strip(), **raw)
 
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Without empty texts: as a path one is the working folder, and it is what an unset variable of a shell leaves."""
+        for word in args or ():
+            if word == "" or (word.startswith("--") and word.endswith("=")):
+                self.error(
+                    f"expected a value{f' after {word}' if word else ''}, got an empty text: is a variable unset?"
+                )
+        return super().parse_known_args(args, namespace)
+
     def error(self, message: str) -> NoReturn:
         """Raise `UserError` instead of printing the usage."""
         raise UserError(as_called(f"{message}; see {self.prog} --help."))

@@ -50,6 +50,7 @@ Finished runs and computations are reused. Interrupted ones are resumed, if nece
 after -- are passed to `fit`; they may set where and how fast to train, not what. Results are written to
 results/<paper>/<artefact>/, and their evidence to results/<paper>/runs/ and pieces/, which `verify` checks.
 """
+OF_ALL = {"list": "--list shows all runs at every scale", "no_train": "--no-train judges all runs that exist"}
 
 
 def main(argv: list[str]) -> int:
@@ -231,7 +232,11 @@ def _parse(argv: list[str]) -> argparse.Namespace:
     options = _parser().parse_args(own)
     if not options.artefacts and not options.list:
         raise UserError("name an artefact, like yu-tomasi/table-1, or ask for --list.")
-    options.scale = SCALES[options.scale]
+    given = {"--scale": options.scale, "--only": options.only, "--seeds": options.seeds, "what follows --": fit}
+    for asked, unused in (("list", [*given]), ("no_train", [*given][1:])):
+        if getattr(options, asked) and (wrong := next((name for name in unused if given[name]), None)):
+            raise UserError(f"{OF_ALL[asked]}, and {wrong} would change nothing: leave it out.")
+    options.scale = SCALES[options.scale or "smoke"]
     options.seeds = None if options.seeds is None else parse_seeds(options.seeds)  # argparse would swallow its message
     options.limit = None if options.limit is None else _seconds(options.limit)
     for word in fit:  # what changes what is measured is refused: the verdict would be about another experiment
@@ -264,7 +269,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(OPTION, action="store_true", help=HELP)
     parser.add_argument("--list", action="store_true", help="every artefact with its state")
     scales = "smoke (default): minutes, tests nothing; reduced: fewer epochs, orderings only; paper: in full"
-    parser.add_argument("--scale", choices=SCALES, default="smoke", help=scales)
+    parser.add_argument("--scale", choices=SCALES, help=scales)
     parser.add_argument("--runs", type=Path, default=Path("runs"), metavar="DIR", help="folder of all runs (runs)")
     parser.add_argument("--out", type=Path, default=Path("results"), metavar="DIR", help="folder of results (results)")
     parser.add_argument("--data-root", type=Path, metavar="DIR", help="where the data are, as for fit (data)")

@@ -13,6 +13,8 @@ import pytest
 import yaml
 
 from lightning_app.cli import main
+from lightning_app.cli.run_folders import claim_measured
+from lightning_app.common.errors import UserError
 from lightning_app.runs import RunFolder
 from tests.forked import MAIN, WAIT_AT, Popen
 from tests.helpers import LEARNING, OFFLINE, ROOT, TINY, assert_same_run, command, log_rows, refused
@@ -203,6 +205,7 @@ def test_a_diverging_run_keeps_what_was_logged(tmp_path):
             ("--trainer.check_val_every_n_epoch", "-1"),
             ("check_val_every_n_epoch of trainer must be at least 1, got -1",),
         ),
+        (("--trainer.default_root_dir", "x"), ("trainer.default_root_dir is not used: set run.root",)),
         (("--trainer", "5"), ("trainer: expected options, such as --trainer.max_epochs, got",)),
         (("--data.drop_last", "true", "--data.batch_size", "128"), ("drop_last leaves no batch",)),
         (("--model.weight_decay", "-1"), ("weight_decay is lambda >= 0",)),
@@ -285,6 +288,16 @@ def test_a_value_in_place_of_options_is_said_with_its_file(tmp_path, monkeypatch
     (tmp_path / "bad.yaml").write_text(f"{group}: {value}\n")
     error = refused("fit", "--config", tmp_path / "bad.yaml", capsys=capsys, monkeypatch=monkeypatch)
     assert f"bad.yaml: {group}: expected options, such as " in error
+
+
+@pytest.mark.parametrize("words", [("report", ""), ("board", ""), ("compare", "", "a"), ("report", "a", "--out", "")])
+def test_an_empty_path_is_not_the_working_folder(monkeypatch, capsys, words):
+    assert "expected a value, got an empty text" in refused(*words, capsys=capsys, monkeypatch=monkeypatch)
+
+
+def test_a_measurement_into_an_empty_path_is_refused():
+    with pytest.raises(UserError, match="--out names a new folder, got an empty text"):
+        claim_measured("", None, None, None)
 
 
 def test_broken_yaml_names_its_file(tmp_path, monkeypatch, capsys):

@@ -35,6 +35,18 @@ from tests.reproduce.conftest import BY_PRINT, SEPARATED
             "expected a folder of runs at nowhere",
         ),
         (["yu-tomasi/fig-3", "--", "--model.weight_decay=0"], "the artefact decides the rest"),
+        (
+            ["--list", "--scale", "paper"],
+            "--list shows all runs at every scale, and --scale would change nothing: leave",
+        ),
+        (
+            ["yu-tomasi/fig-3", "--no-train", "--only", "depth20"],
+            "--no-train judges all runs that exist, and --only would",
+        ),
+        (["yu-tomasi/fig-3", "--no-train", "--seeds", "0-1"], "and --seeds would change nothing"),
+        (["yu-tomasi/fig-3", "--no-train", "--", "--trainer.devices=1"], "and what follows -- would change nothing"),
+        (["yu-tomasi/fig-3", "--runs", ""], "expected a value, got an empty text"),
+        (["yu-tomasi/fig-3", "--out="], "expected a value after --out=, got an empty text"),
     ],
 )
 def test_a_mistake_is_one_message(words, said, capsys):
