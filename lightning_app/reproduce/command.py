@@ -276,6 +276,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--no-train", action="store_true", help="train nothing, judge the runs that exist")
     names, only = "RUN,...", "make only these runs or computations now"
     parser.add_argument("--only", type=lambda text: text.split(","), metavar=names, help=only)
-    parser.add_argument("--for", dest="limit", metavar="TIME", help="stop by itself within so long, like 165m or 2h")
+    parser.add_argument(
+        "--for", dest="limit", metavar="TIME", help="stop by itself within so long, like 165m, 2h, or 90 (seconds)"
+    )
     parser.add_argument("--seeds", metavar="SEEDS", help="train only these seeds now: 0-6, or 7 for seed 7")
     return parser
