@@ -175,7 +175,8 @@ class ProgressLines(pl.Callback):
         for member in members_of(pl_module):
             arms[member.own_arm].append(metrics[member.name])
         words = " | ".join(_words(arm, seeds) for arm, seeds in arms.items())
-        self._print(f"{_count(trainer.current_epoch, trainer.max_epochs)}  {words}  ({seconds:.1f} s)")
+        within = "" if trainer.is_last_batch else "within "  # where max_steps or max_time ends training
+        self._print(f"{within}{_count(trainer.current_epoch, trainer.max_epochs)}  {words}  ({seconds:.1f} s)")
         if self._whole and not self._epoch.known and trainer.current_epoch + 1 != trainer.max_epochs:
             self._say(seconds, trainer.max_epochs, trainer.current_epoch + 1)
 

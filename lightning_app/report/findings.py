@@ -1,5 +1,6 @@
 """What a run with plain and residual nets shows, in sentences for somebody who has not read the page yet."""
 
+import math
 from collections.abc import Sequence
 from functools import partial
 
@@ -36,7 +37,7 @@ def _unseen(pair: Pair, data: HeldOut) -> str:
     if not residual or not plain:
         return ""
     ends = {choose(last.epoch for last in residual + plain) for choose in (min, max)}
-    epochs = " to ".join(map(str, sorted(ends)))
+    epochs = " to ".join(f"{round(epoch, 3):g}" for epoch in sorted(ends))  # within one with a fraction
     count, depth = len(pair.residual), pair.residual[0].depth
     layers = "" if depth is None else f" of {depth} layers"
     arms = f"the residual net{layers} has", "the plain one"
@@ -64,7 +65,7 @@ def _cushions(pair: Pair) -> str:
     layer = choose_layer(layers)
     residual, plain = _both(pair, f"cushion/{layer}/median")
     same, _ = _both(pair, f"cushion/{layer}/median_transferred")
-    if not residual or not plain or not same:
+    if not residual or not plain or not same or not all(math.isfinite(one.value) for one in residual + plain + same):
         return ""
     counted = f" as the paper counts it, {_range(same)} with the identity counted as weights,"
     if [one.value for one in same] == [one.value for one in residual]:  # the layer itself has no skip

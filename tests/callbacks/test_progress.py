@@ -109,6 +109,14 @@ def test_what_is_said_of_an_epoch_that_a_resume_goes_on_with_is_of_its_rest(tmp_
     assert third.startswith("epoch 2/3")  # and no forecast from a part of an epoch
 
 
+@pytest.mark.parametrize(("whole", "said"), [(True, "epoch 2/2  "), (False, "within epoch 2/2  ")])
+def test_training_that_ends_within_an_epoch_does_not_end_that(monkeypatch, capsys, whole, said):
+    monkeypatch.setattr("callbacks.training.members_of", lambda _: [])
+    monkeypatch.setattr("callbacks.training.metrics_of", lambda *_: {})
+    ProgressLines().on_train_epoch_end(mock.Mock(is_last_batch=whole, current_epoch=1, max_epochs=2), mock.Mock())
+    assert capsys.readouterr().out.startswith(said)
+
+
 def test_what_a_part_of_an_epoch_has_counted_is_forgotten(monkeypatch, capsys):
     """After a resume at the epoch's second-last batch, the next epoch counts from its first."""
     monkeypatch.setattr(training, "PATIENCE", 0.0)

@@ -61,6 +61,17 @@ def test_what_was_not_measured_is_not_said_and_one_kind_alone_is_not_compared(ma
     assert findings(make("alone", ["residual-seed00", "residual-seed01"])) == []
 
 
+def test_a_cushion_that_is_no_number_is_left_out(run):
+    run.append([Row("residual", 6, 6 * 391, "cushion/layer10/median_transferred", float("nan"))])
+    assert [sentence.split()[0] for sentence in findings(run)] == ["After", "On"]
+
+
+def test_an_end_within_an_epoch_is_rounded(make):
+    run = make("within", epochs=1)
+    run.append(Row(member, 4 / 3, 500, "test/error", 0.5) for member in ("plain", "residual"))
+    assert findings(run)[0].startswith("After 1.333 epochs the residual net")
+
+
 def test_equal_errors_are_said(make):
     """Six nets that learnt nothing: the residual ones are not behind."""
     members = [f"{arm}-seed{seed:02d}" for arm in ("plain", "residual") for seed in range(3)]
