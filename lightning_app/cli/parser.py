@@ -40,10 +40,12 @@ UNKNOWN_MODULE = re.compile(r"No module named '([\w.]+)'")
 UNKNOWN_CLASS = re.compile(
     rf"Expected a dot import path string: (\S+)|has no attribute '(\w+)'|{UNKNOWN_MODULE.pattern}"
 )
-OF_OPTIONS = {  # groups that are no class -> one of their options
+OF_OPTIONS = {  # groups -> one of their options
     "trainer": "max_epochs",
     "run": "name",
     "save_checkpoint": "every_n_epochs",
+    "model": "net",
+    "data": "class_path",
 }
 NUMBERS = ("bool", "float", "int")  # types that a word is more likely a mistake of than a class
 ARMS = re.compile(r'key "model.arms":.*Given value: {(.*)}', re.DOTALL)
@@ -189,7 +191,7 @@ def _did_you_mean(word: str, known: Iterable[str]) -> str | None:
     known = list(known)
     if "-" in word:  # as other programs spell what is a dot or an underscore here
         group, _, rest = (part.replace("-", "_") for part in word.partition("-"))
-        if group in (*FROM_RUN, *OF_OPTIONS) and {rest, f"{group}.{rest}"} & {*known}:
+        if group in OF_OPTIONS and {rest, f"{group}.{rest}"} & {*known}:
             return f"did you mean {group}.{rest}?"
         word = word.replace("-", "_")
     group, _, last = word.rpartition(".")
@@ -363,11 +365,15 @@ def prescan(argv: Sequence[str]) -> tuple[list[str], bool]:
     files = [Path(option.value) for option in options if option.name in CONFIG_OPTIONS and option.value is not None]
     files = [file for file in files if os.path.exists(file)]  # others: texts, or for the parser to report
     given = [read_yaml(file) for file in files]
-    for file, config in zip(files, given):
+    for file, content in zip(files, given):
+        if not content:
+            raise UserError(
+                f"{file}: expected options such as model:, data: and trainer: in a configuration, got none."
+            )
         for group in OF_OPTIONS:
-            if group in config and not isinstance(config[group], dict | str):  # a text is a file of them
+            if group in content and not isinstance(content[group], dict | str):  # a text is a file of them
                 raise UserError(
-                    f"{file}: {group}: expected options, such as {OF_OPTIONS[group]}, got {config[group]!r}."
+                    f"{file}: {group}: expected options, such as {OF_OPTIONS[group]}, got {content[group]!r}."
                 )
     names_net = any("model" in config for config in given) or any(
         option.name == "--model" or option.name.startswith(("--model.net", "--model.arms")) for option in options

@@ -278,11 +278,12 @@ def test_a_mistake_gets_a_message_and_leaves_nothing_behind(tmp_path, monkeypatc
 
 def test_an_empty_configuration_is_said_to_be_none(tmp_path, monkeypatch, capsys):
     (tmp_path / "empty.yaml").write_text("# nothing\n")
-    error = refused("fit", "--config", tmp_path / "empty.yaml", capsys=capsys, monkeypatch=monkeypatch)
-    assert "expected options such as model:" in error
+    words = (*TINY, "--config", tmp_path / "empty.yaml")
+    error = refused(*words, capsys=capsys, monkeypatch=monkeypatch)
+    assert "empty.yaml: expected options such as model:" in error
 
 
-@pytest.mark.parametrize("group", ["trainer", "run", "save_checkpoint"])
+@pytest.mark.parametrize("group", ["trainer", "run", "save_checkpoint", "model", "data"])
 @pytest.mark.parametrize("value", ["5", "null", "[1]"])
 def test_a_value_in_place_of_options_is_said_with_its_file(tmp_path, monkeypatch, capsys, group, value):
     (tmp_path / "bad.yaml").write_text(f"{group}: {value}\n")
