@@ -6,7 +6,7 @@
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from lightning_app.common.errors import UserError, unknown
+from lightning_app.common.errors import unknown
 
 if TYPE_CHECKING:
     from lightning_app.papers.parts import Artefact, Paper
@@ -32,9 +32,6 @@ def find(name: str) -> "list[tuple[Paper, Artefact]]":
     """
     key, _, artefact = name.strip("/").partition("/")
     if key not in PAPERS:
-        named = (f"{each}/{key}" for each in PAPERS for candidate in paper(each).artefacts if candidate.key == key)
-        if whole := " or ".join(named):
-            raise UserError(f"there is no paper '{key}'. Did you mean {whole}, in one word?")
         raise unknown("paper", key, PAPERS)
     found = paper(key)
     chosen = [candidate for candidate in found.artefacts if artefact in ("", candidate.key)]

@@ -19,7 +19,6 @@ from tests.reproduce.conftest import BY_PRINT, SEPARATED
     [
         (["yu-tomasi/tabel-1"], "Did you mean 'yu-tomasi/table-1'?"),
         (["yu-tomsi/table-1"], "Did you mean 'yu-tomasi'?"),
-        (["yu-tomasi", "table-1"], "there is no paper 'table-1'. Did you mean yu-tomasi/table-1, in one word?"),
         (["yu-tomasi/fig-99"], "Expected one of: yu-tomasi/table-1, "),
         ([], "name an artefact"),
         (["yu-tomasi", "--scale", "huge"], "invalid choice: 'huge'"),
