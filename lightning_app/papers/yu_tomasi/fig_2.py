@@ -96,8 +96,8 @@ FIG_2 = Artefact(
     "Plain and residual nets of one seed see the same batches, so differences are paired. Intervals: expanded percentile "
     "bootstrap of the mean over seeds, one level at a time, not corrected for looking at several. L is reached where "
     "it first comes down to a level, linear between epochs. The learning rate drops "
-    'after 60 and 80 % of the epochs, 720 and 960 of 1200. "Equivalently initialised" in the caption is read as: each by its own scheme. '
-    + TRAINING,
+    'after 60 and 80 % of the epochs, 720 and 960 of 1200. "Equivalently initialised" in the caption is read as: each by its '
+    "own scheme. " + TRAINING,
     draw_fig_2,
     runs=(RUN,),
 )
