@@ -38,7 +38,7 @@ def main(argv: list[str]) -> int:
     """
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # closed (`>&-`): the next file that is opened would have its number
-            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w", encoding="utf-8"))
     if not argv or argv[0] in ("-h", "--help", "help"):
         from lightning_app.cli.help import overview
 

@@ -117,7 +117,7 @@ def test_what_fails_again_is_logged_each_time_and_reported_once(tmp_path, caplog
     ("family", "said"),
     [
         ("idle", "Named and Idle have the same family, 'idle', and would replace each other's numbers"),
-        ("test/error", "not train, val, test, .* got 'test/error'"),
+        ("test/error", "none of train, val, test, .* got 'test/error'"),
         ("../../outside", "got '../../outside'"),
         (None, "Named.family begins .* got None"),
     ],

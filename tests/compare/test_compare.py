@@ -219,7 +219,7 @@ def test_what_there_is_instead(run, capsys):
     said = capsys.readouterr().err
     assert "did you mean test/error? there are 3, such as test/error, train/risk, cushion/layer02/median" in said
     assert main(["compare", "", f"{run}:bad"]) == 2
-    assert "a side of compare is a run" in capsys.readouterr().err
+    assert "got an empty text: is a variable unset?" in capsys.readouterr().err
     assert main(["compare", f"{run}:", f"{run}:bad"]) == 2
     assert "expected the name of an arm behind the colon" in capsys.readouterr().err
 

@@ -69,6 +69,7 @@ NETS = {
 @pytest.fixture(params=NETS, scope="module")
 def case(request) -> tuple[nn.Module, Tensor, list[int]]:
     make, shape, lengths = NETS[request.param]
+    torch.manual_seed(0)  # else in some draws a gate switches within a finite difference
     net = awake(make())
     return net, torch.randn(shape, dtype=torch.float64), list(lengths)
 

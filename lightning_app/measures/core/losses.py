@@ -42,7 +42,7 @@ def cross_entropy(outputs: Tensor, labels: Tensor) -> Tensor:
     >>> round(float(cross_entropy(logits, torch.tensor([[1, 2, 0], [3, -100, -100]])).exp()))
     4
     """
-    if labels.is_floating_point() or labels.shape == outputs.shape:
+    if labels.is_floating_point() or (labels.ndim > 1 and labels.shape == outputs.shape):
         one_hot = "take labels.argmax(1), " * (labels.ndim == 2)
         raise UserError(
             f"without a loss of its own a module is measured with the cross-entropy, which needs classes as labels, got "
