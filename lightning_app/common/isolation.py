@@ -85,7 +85,7 @@ def evaluating(net: nn.Module) -> Iterator[None]:
     embeddings = [
         each for each in modes if isinstance(each, nn.Embedding | nn.EmbeddingBag) and each.max_norm is not None
     ]
-    switching = [each for each in modes if any(modes.values()) and _changes_by_mode(each)]
+    switching = [each for each in modes if _changes_by_mode(each)] if any(modes.values()) else []
     kept = [(each.weight, each.weight.detach().clone()) for each in embeddings]
     held = {id(tensor): tensor for each in switching for tensor in (*each.parameters(), *each.buffers())}
     dense = [tensor for tensor in held.values() if tensor.layout == torch.strided and not is_lazy(tensor)]
