@@ -100,7 +100,7 @@ def test_the_fourier_transform_over_the_roots_of_unity_says_the_same(case):
     found, roots = path_outputs(net, x), lengths[-1] + 1
     with torch.no_grad():
         outs = [unravel(net, x, AtRoot.at_start(x, 2 * torch.pi * k / roots)) for k in range(roots // 2 + 1)]
-    stacks = [(out.parts.longer(-1) if out.from_layer else out.parts).stack for out in outs]
+    stacks = [out.output_parts.stack for out in outs]
     witness = torch.fft.irfft(torch.stack([torch.complex(*stack) for stack in stacks]).conj(), roots, dim=0)
     expected = torch.zeros_like(witness)
     expected[found.lengths] = found.outputs

@@ -155,7 +155,7 @@ def test_gradients_at_roots_of_unity_are_those_of_what_each_length_carries(net, 
     x = x.double() if x.is_floating_point() else x
     found, delta = path_gradients(net, x, labels), _delta(net, x, labels, F.cross_entropy)
     out = unravel(net, x, ByLength(x.unsqueeze(0)))
-    parts = out.parts.longer(-1)
+    parts = out.parts.lengthened(-1)
     whole = flat(net, F.cross_entropy(net(x), labels))
     for length, gradient in zip(found.lengths.tolist(), found.gradients):
         carried = sum(part for kind, part in zip(parts.kinds, parts.stack) if kind.length == length)

@@ -96,7 +96,7 @@ def path_outputs(net: nn.Module, inputs: Tensor | Inputs) -> PathOutputs:
             "paths lead to outputs of shape (samples, classes), or (samples, tokens, classes) in a net of tokens; this net's "
             f"are {tuple(out.shape)}."
         )
-    parts = cast(ByLength, out.parts.longer(-1) if out.from_layer else out.parts)
+    parts = cast(ByLength, out.output_parts)
     found, nothing = dict(zip(parts.kinds, parts.stack)), torch.zeros_like(parts.stack[0])
     # The readout's bias would otherwise be called a path of length 0.
     constant = found.pop(Kind("constant", 0), nothing) if out.from_layer else nothing
@@ -187,7 +187,7 @@ def _root_gradient(
 ) -> Tensor:
     """(N,) complex: the gradient of <delta, sum_r t^r f_r> at the k-th root of unity."""
     out = unravel(net, inputs, AtRoot.at_start(torch.zeros(()), 2 * torch.pi * k / (longest + 1)))
-    stack = (out.parts.longer(-1) if out.from_layer else out.parts).stack  # real and imaginary part, (2, B, C)
+    stack = out.output_parts.stack  # real and imaginary part, (2, B, C)
     real, imaginary = (stack * delta).flatten(1).sum(1)
     of_real = _flat_gradient(real, weights, retain_graph=True)
     is_real = 2 * k % (longest + 1) == 0  # at t = 1 and -1 all is

@@ -15,7 +15,7 @@ from torch import Tensor
 from lightning_app.measures.paths.unravel import (
     LEAVE,
     TWO_SIGNALS,
-    Gateless,
+    CarriesNoPath,
     Last,
     NoPaths,
     Parts,
@@ -38,7 +38,7 @@ def _layer(
     func: Any, total: Tensor, x: Any, weight: Tensor, bias: Tensor | None = None, *args: Any, **kwargs: Any
 ) -> Parts:
     """A weight layer: its linear map makes every path longer, its bias starts one."""
-    parts = x.parts.mapped(lambda part: func(part, weight, None, *args, **kwargs)).longer(1)
+    parts = x.parts.mapped(lambda part: func(part, weight, None, *args, **kwargs)).lengthened(1)
     return _with_constant(parts, bias, total, func is F.linear)
 
 
@@ -49,7 +49,7 @@ def _added_product(
     product: Any = torch.matmul(*factors, *named.values())
     if isinstance(add, Unravelled):
         return beta * add + alpha * product
-    parts = product.parts.mapped(lambda part: alpha * part).born((beta * add).expand(total.shape))
+    parts = product.parts.mapped(lambda part: alpha * part).with_constant((beta * add).expand(total.shape))
     return unravelled(total, parts, product.last)
 
 
@@ -91,7 +91,7 @@ def _batch_norm(
 
 def _with_constant(parts: Parts, constant: Tensor | None, like: Tensor, last: bool) -> Parts:
     """With one number for each channel, the last dimension or the second."""
-    return parts if constant is None else parts.born(_by_channel(constant, like, last).expand(like.shape))
+    return parts if constant is None else parts.with_constant(_by_channel(constant, like, last).expand(like.shape))
 
 
 def _by_channel(numbers: Tensor, like: Tensor, last: bool) -> Tensor:
@@ -141,7 +141,7 @@ def _layer_norm(
     eps: float = 1e-5,
 ) -> Parts:
     parts = _standardised(x, (*total.shape[: -len(shape)], -1), eps, weight)
-    return parts if bias is None else parts.born(bias.expand(total.shape))
+    return parts if bias is None else parts.with_constant(bias.expand(total.shape))
 
 
 @rule(F.rms_norm, resets=True)
@@ -196,19 +196,19 @@ def _activation(func: Any, total: Tensor, x: Any, *args: Any, **kwargs: Any) -> 
     """phi(0), which starts a path, and x times the gate (phi(x) - phi(0)) / x; its limit phi'(0) at x = 0."""
     gates, at_0 = _gates(func, total, x, *args, **kwargs)
     parts = x.parts.frozen(lambda part: part * gates)
-    return parts.born(at_0.expand(total.shape)) if at_0 else parts
+    return parts.with_constant(at_0.expand(total.shape)) if at_0 else parts
 
 
 def _gates(func: Any, total: Tensor, x: Any, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
     """And phi(0)."""
     if any(isinstance(each, Tensor) and each.ndim for each in (*args, *kwargs.values())):
-        raise Gateless(
+        raise CarriesNoPath(
             f"a net is resolved into paths if its activations are one function of all, not {func.__name__} of each."
         )
     x = plain(x)
     slope, at_0 = torch.func.grad_and_value(lambda zero: func(zero, *args, **kwargs))(x.new_zeros(()))
     if not (slope + at_0).isfinite():
-        raise Gateless(
+        raise CarriesNoPath(
             f"a net is resolved into paths if its activations have a slope at 0, this one's {func.__name__} has none."
         )
     return torch.where(x == 0, slope, (total - at_0) / torch.where(x == 0, 1, x)), at_0
@@ -227,7 +227,7 @@ def _clamped(func: Any, total: Tensor, x: Any, *args: Any, **kwargs: Any) -> Par
 @rule(F.softmax, torch.softmax, Tensor.softmax, F.log_softmax, torch.log_softmax, Tensor.log_softmax, floor=Last.GATE)
 def _softmax(func: Any, total: Tensor, *args: Any, **kwargs: Any) -> Parts:
     """Its values depend on all of its inputs by exponentials: no share of one belongs to an input. They are gates."""
-    raise Gateless(
+    raise CarriesNoPath(
         f"no path leads through a {func.__name__}: let the net return the logits that go into it, or {LEAVE}"
     )
 
@@ -329,7 +329,7 @@ def _combined(total: Tensor, x: Any, y: Any, linear: Callable[[Tensor, Tensor], 
 def _constant(x: Tensor, like: Parts, shape: torch.Size) -> Parts:
     """A tensor without parts: a path starts here, unless it is zero and stays so. A trained one has a gradient at 0 too."""
     none = replace(like, stack=x.new_zeros(len(like.stack), *shape))
-    return none.born(x.expand(shape)) if x.requires_grad or x.any() else none
+    return none.with_constant(x.expand(shape)) if x.requires_grad or x.any() else none
 
 
 @rule(torch.mul, Tensor.mul, Tensor.__rmul__, several=True)
@@ -352,7 +352,9 @@ def _einsum(func: Any, total: Tensor, equation: str, *operands: Any) -> Any:
     if len(operands) == 1:
         return operands[0].parts.mapped(lambda part: torch.einsum(equation, part))
     if len(operands) > 2:
-        raise Gateless(f"a net is resolved into paths if its products are of two tensors, this einsum is '{equation}'.")
+        raise CarriesNoPath(
+            f"a net is resolved into paths if its products are of two tensors, this einsum is '{equation}'."
+        )
     return _multiplied(lambda x, y: torch.einsum(equation, x, y), total, *operands)
 
 
@@ -365,14 +367,14 @@ def _multiplied(bilinear: Callable[[Any, Any], Tensor], total: Tensor, x: Any, y
         if isinstance(x, Unravelled)
         else y.parts.mapped(lambda part: bilinear(x, part))
     )
-    return unravelled(total, parts.longer(1), Last.LAYER)
+    return unravelled(total, parts.lengthened(1), Last.LAYER)
 
 
 def _gated(bilinear: Callable[[Any, Any], Tensor], total: Tensor, x: Unravelled, y: Unravelled) -> Unravelled:
     """Of two signals, the one that passed the later kind of function is the gate."""
     kind_of_x, kind_of_y = max(x.last, Last.LINEAR), max(y.last, Last.LINEAR)
     if kind_of_x == kind_of_y:
-        raise Gateless(TWO_SIGNALS, Last.GATE if kind_of_x == Last.GATE else Last.LINEAR)
+        raise CarriesNoPath(TWO_SIGNALS, Last.GATE if kind_of_x == Last.GATE else Last.LINEAR)
     if kind_of_x < kind_of_y:
         parts = x.parts.frozen(lambda part: bilinear(part, plain(y)))
     else:
@@ -384,7 +386,7 @@ def _gated(bilinear: Callable[[Any, Any], Tensor], total: Tensor, x: Unravelled,
 def _divided(func: Any, total: Tensor, x: Any, other: Any, *, rounding_mode: str | None = None) -> Parts:
     """Any divisor is a gate."""
     if rounding_mode or not isinstance(x, Unravelled):
-        raise Gateless(
+        raise CarriesNoPath(
             f"a net is resolved into paths if its signals are not rounded or divisors; this one calls {func.__name__}."
         )
     if isinstance(other, Unravelled):

@@ -96,12 +96,12 @@ class Parts(ABC):
         """All of them, self first, with stacks whose k-th entries belong together."""
 
     @abstractmethod
-    def longer(self, by: int) -> Self:
+    def lengthened(self, by: int) -> Self:
         """Behind so many more weight layers; -1: as if the last one did not count."""
 
     @abstractmethod
-    def born(self, constant: Tensor) -> Self:
-        """With a constant, of the tensor's shape, that starts a path here."""
+    def with_constant(self, constant: Tensor) -> Self:
+        """With a constant, of the tensor's shape, added: it starts a path here."""
 
 
 STARTS: tuple[Literal["input", "constant"], ...] = ("input", "constant")
@@ -119,7 +119,7 @@ class ByLength(Parts):
     """One part for each kind of path.
 
     >>> x = ByLength(torch.tensor([[5.0]]), (Kind("input", 0),))
-    >>> y = x.joined([x.longer(1).born(torch.tensor([2.0]))], torch.add)
+    >>> y = x.joined([x.lengthened(1).with_constant(torch.tensor([2.0]))], torch.add)
     >>> y.kinds, y.stack.flatten().tolist()
     ((Kind(start='constant', length=1), Kind(start='input', length=0), Kind(start='input', length=1)), [2.0, 5.0, 5.0])
     """
@@ -140,10 +140,10 @@ class ByLength(Parts):
         stack = self.stack.new_zeros(len(kinds), *self.stack.shape[1:]).index_copy(0, places, self.stack)
         return replace(self, stack=stack, kinds=kinds)
 
-    def longer(self, by: int) -> Self:
+    def lengthened(self, by: int) -> Self:
         return replace(self, kinds=tuple(Kind(start, length + by) for start, length in self.kinds))
 
-    def born(self, constant: Tensor) -> Self:
+    def with_constant(self, constant: Tensor) -> Self:
         # Sorted, so that a path that starts here comes first. Written out, as `joined` would copy the stack three times.
         here, constant = Kind("constant", 1), constant.unsqueeze(0)
         if self.kinds[0] == here:
@@ -155,8 +155,8 @@ class ByLength(Parts):
 class AtRoot(Parts):
     """Real and imaginary part of sum_r t^r f_r at t = exp(i angle), the parts of each length r being f_r.
 
-    >>> x = AtRoot.at_start(torch.tensor([5.0]), math.pi / 2).longer(1)  # 5 i
-    >>> x.stack.flatten().round().int().tolist(), x.longer(1).stack.flatten().round().int().tolist()
+    >>> x = AtRoot.at_start(torch.tensor([5.0]), math.pi / 2).lengthened(1)  # 5 i
+    >>> x.stack.flatten().round().int().tolist(), x.lengthened(1).stack.flatten().round().int().tolist()
     ([0, 5], [-5, 0])
     """
 
@@ -173,11 +173,11 @@ class AtRoot(Parts):
     def aligned(self, others: Sequence[Self]) -> list[Self]:
         return [self, *others]
 
-    def longer(self, by: int) -> Self:
+    def lengthened(self, by: int) -> Self:
         (real, imaginary), cos, sin = self.stack, math.cos(by * self.angle), math.sin(by * self.angle)
         return replace(self, stack=torch.stack([cos * real - sin * imaginary, sin * real + cos * imaginary]))
 
-    def born(self, constant: Tensor) -> Self:
+    def with_constant(self, constant: Tensor) -> Self:
         one = torch.stack([math.cos(self.angle) * constant, math.sin(self.angle) * constant])
         return replace(self, stack=self.stack + one)
 
@@ -191,7 +191,7 @@ class Last(IntEnum):
     GATE = 3  # values from 0 to 1, or a function that carries no path
 
 
-class Gateless(Exception):
+class CarriesNoPath(Exception):
     """No path leads through this function of signals; its result can still be a gate."""
 
     def __init__(self, why: str, last: Last | None = None) -> None:
@@ -209,13 +209,18 @@ class Unravelled(Tensor):
     @property
     def parts(self) -> Parts:
         if self.why:
-            raise Gateless(self.why)
+            raise CarriesNoPath(self.why)
         return self.like
 
     @property
     def from_layer(self) -> bool:
         """Is it the output of a weight layer, of which nothing but the form was changed since?"""
         return self.last == Last.LAYER
+
+    @property
+    def output_parts(self) -> Parts:
+        """Parts of a net's outputs: a layer that ends the net, its readout, does not count in lengths."""
+        return self.parts.lengthened(-1) if self.from_layer else self.parts
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
@@ -263,12 +268,12 @@ def unravel(net: nn.Module, inputs: Tensor | Inputs, parts: Parts) -> Unravelled
         several = several.without_labels()
     first = several.tensors[0]
 
-    def begun(x: Tensor) -> Tensor:
+    def with_parts(x: Tensor) -> Tensor:
         if x.is_floating_point():
             return unravelled(x, parts.started(x))
         return _whole(x, parts) if x is first else x
 
-    out = call(net, several.each(begun))
+    out = call(net, several.each(with_parts))
     if not isinstance(out, Unravelled):
         raise NoPaths("paths lead from the inputs to the outputs, but this net's outputs do not depend on its inputs.")
     if out.why:
@@ -322,7 +327,7 @@ def _resolved(func: Callable, total: Any, args: tuple, kwargs: dict, signals: Se
     last = Last.GATE
     try:
         if found is None or not (found.several or (len(signals) == 1 and isinstance(args[0], Unravelled))):
-            raise Gateless(
+            raise CarriesNoPath(
                 "a net is resolved into paths if its signals go through linear maps, activations, normalisations, attention "
                 f"and pools, or else make gates; this one calls {_name(func)}: {LEAVE}"
             )
@@ -334,7 +339,7 @@ def _resolved(func: Callable, total: Any, args: tuple, kwargs: dict, signals: Se
         raise NoPaths(
             f"a net is resolved into paths, but not by {_name(func)} in this form ({error}): {LEAVE}"
         ) from error
-    except Gateless as refusal:
+    except CarriesNoPath as refusal:
         like, why, last = signals[0].like, refusal.why, last if refusal.last is None else refusal.last
         return _each(total, lambda part: unravelled(part, like, last, why) if _is_signal(part) else part)
     if isinstance(parts, Parts):
@@ -353,7 +358,7 @@ def _embedded(func: Callable, total: Tensor, like: Parts, args: tuple, kwargs: d
     """A path starts: behind a weight layer of tokens that are one-hot vectors, or as numbers that can also make gates."""
     start = like.started(func(*map(plain, args), **{name: plain(value) for name, value in kwargs.items()}))
     if func in LOOKUPS:
-        return unravelled(total, start.longer(1), Last.LAYER)
+        return unravelled(total, start.lengthened(1), Last.LAYER)
     return unravelled(total, start, Last.GATE)
 
 
