@@ -62,7 +62,7 @@ from lightning_app.modules.backends import Pass, one_by_one
 from lightning_app.modules.cost import Penalty, RiskAndError, add_gradients
 from lightning_app.modules.graphs import STREAMS, captured, streams_for
 from lightning_app.modules.members import Member
-from lightning_app.modules.whole_step import Feed, Part, WholeStep
+from lightning_app.modules.whole_step import DeviceBatches, Part, WholeStep
 from lightning_app.networks import SimplifiedNet, blocks_of
 
 AGAIN = 75  # exit code: there is more to do
@@ -378,18 +378,18 @@ def bank_step(at: Run, nets: int, way: str, precision: str, how: str) -> Step:
 
 def replays(at: Run, whole: WholeStep, precision: str) -> Callable[[Upcoming], None]:
     """One step each, by the graph; on a CPU by what would be in it."""
-    feed, count = whole.feed, at.size.batch
+    batches, count = whole.batches, at.size.batch
 
     def work() -> None:
         with autocast(at.device, precision):
             whole(count)
 
-    run = Replay(work, lambda: feed.position.zero_()) if at.graphs else work
+    run = Replay(work, lambda: batches.position.zero_()) if at.graphs else work
 
     def replay(upcoming: Upcoming) -> None:
-        feed.move_to(upcoming)
+        batches.move_to(upcoming)
         run()
-        feed.moved(count)
+        batches.moved(count)
 
     return replay
 
@@ -412,14 +412,14 @@ def whole_of(at: Run, nets: int, how: str) -> tuple[WholeStep, list[Upcoming]]:
     parts = [Part(m, m.seed, Penalty(m.net, DECAY), RiskAndError().to(at.device)) for m in members]
     optimizer = sgd([w for _, net in members for w in net.parameters()])
     side = streams_for(nets) if at.graphs else []
-    return WholeStep(parts, Feed(upcoming[0]), F.cross_entropy, optimizer, streams=side), upcoming
+    return WholeStep(parts, DeviceBatches(upcoming[0]), F.cross_entropy, optimizer, streams=side), upcoming
 
 
 def bare_epoch(at: Run, nets: int, precision: str, how: str) -> Epoch:
     """An epoch of replays and nothing else."""
     whole, upcoming = whole_of(at, nets, how)
     whole(at.size.batch)  # the optimizer makes its momentum
-    whole.feed.position.zero_()
+    whole.batches.position.zero_()
 
     def epoch() -> float:
         # Anew each time: a Trainer that starts or ends frees the workspaces of cuBLAS that a graph points to.

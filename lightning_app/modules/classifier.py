@@ -45,7 +45,7 @@ from lightning_app.modules.members import (
     shares,
     twin,
 )
-from lightning_app.modules.nonfinite import Looks
+from lightning_app.modules.nonfinite import FiniteChecks, not_finite
 
 if TYPE_CHECKING:  # where there is no GPU, `in_graphs` is never imported
     from lightning_app.modules.in_graphs import StepsInGraphs
@@ -217,7 +217,9 @@ class ImageClassifier(pl.LightningModule):
                     f"member '{fixed}' has no weights to train: it has no parameters, or all have requires_grad=False. To look "
                     "at it as it is, use `measure`."
                 )
-            self.looks = Looks(self.finite_every or (1 if device.type == "cpu" else FINITE_EVERY), self.own)
+            self.finite_checks = FiniteChecks(
+                self.finite_every or (1 if device.type == "cpu" else FINITE_EVERY), self.own
+            )
         if self.compile_nets:
             torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, COMPILED_VARIANTS)
         self.plan = self._planned(stage)
@@ -331,7 +333,7 @@ class ImageClassifier(pl.LightningModule):
             add_gradients(self.penalties[member.name] for member in self.own)
             if not answers:
                 answers.extend(found)
-                self.looks.before_update(optimizer.optimizer, passes, found, number, when)
+                self.finite_checks.before_update(optimizer.optimizer, passes, found, number, when)
             if not optimizing.wants_cost(optimizer.optimizer):
                 return None
             costs = [
@@ -342,7 +344,7 @@ class ImageClassifier(pl.LightningModule):
             return self.trainer.strategy.reduce(cost, reduce_op="mean") if self._shares_batches else cost
 
         optimizing.step(optimizer, gradients, len(self.members))
-        self.looks.after_update(optimizer.optimizer, number, when)
+        self.finite_checks.after_update(optimizer.optimizer, number, when)
         if self.averaging is not None:
             self.averaging.update()
         for member, each, (risk, logits) in zip(self.own, passes, answers):
@@ -352,7 +354,7 @@ class ImageClassifier(pl.LightningModule):
     @override
     def on_train_start(self) -> None:
         buffers = {(name, key) for name, net in self.members for key, _ in net.named_buffers(remove_duplicate=False)}
-        self._masks = self._not_finite() & buffers  # those of attention are -inf
+        self._masks = not_finite(self.members) & buffers  # those of attention are -inf
         pairs = [(self.averages[member.name], member.net) for member in self.own if self.averages]
         # The same for all, and asked once: a device has to be waited for.
         begun = bool(pairs) and bool(pairs[0][0].n_averaged)
@@ -403,7 +405,7 @@ class ImageClassifier(pl.LightningModule):
     @override
     def on_train_epoch_end(self) -> None:
         """Stop what diverged; step the schedule, but not where training ends in the middle of an epoch."""
-        self.looks.at_losses(self._in_words(self.global_step))
+        self.finite_checks.at_losses(self._in_words(self.global_step))
         if self.scheduler_interval == "epoch" and self.trainer.is_last_batch:
             self._step_schedule()
 
@@ -501,23 +503,12 @@ class ImageClassifier(pl.LightningModule):
 
     def _check_weights(self) -> None:
         """A checkpoint that can only go on wrongly must not replace one that can go on."""
-        if broken := self._not_finite() - self._masks:
+        if broken := not_finite(self.members) - self._masks:
             name, key = min(broken)
             raise DivergedError(
                 f"{key} of member '{name}' holds values that are not finite after step {self.global_step}. The "
                 "checkpoint before that and what was logged so far are kept; try a smaller learning rate."
             )
-
-    def _not_finite(self) -> set[tuple[str, str]]:
-        """Members and keys of weights and buffers with NaN or an infinity."""
-        state = {
-            (name, key): value
-            for name, net in self.members
-            for key, value in net.state_dict().items()
-            if isinstance(value, Tensor)  # a net's `get_extra_state` may be anything
-        }
-        finite = torch.stack([value.isfinite().all() for value in state.values()]).tolist()  # one look at the device
-        return {key for key, fine in zip(state, finite) if not fine}
 
     def _by_stream(self, batch: Any) -> dict[int, Any]:
         """The batch of each data stream; a loader that is not ours has one for all of them."""

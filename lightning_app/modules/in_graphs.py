@@ -12,7 +12,7 @@ from torch.optim import SGD, Optimizer
 from lightning_app.modules import graphs, optimizing
 from lightning_app.modules.cost import RiskAndError
 from lightning_app.modules.graphs import Graphs, Work
-from lightning_app.modules.whole_step import Feed, Part, WholeStep, sums_of
+from lightning_app.modules.whole_step import DeviceBatches, Part, WholeStep, sums_of
 
 if TYPE_CHECKING:
     from lightning_app.modules.classifier import ImageClassifier
@@ -123,7 +123,7 @@ class StepsInGraphs:
         self._whole = whole = self._whole or self._make_whole(batch)
         rows = next(iter(batch.positions.values())).rows
         count = rows.stop - rows.start
-        whole.feed.move_to(batch)
+        whole.batches.move_to(batch)
         risks: list[Tensor] = []
 
         def plain() -> None:
@@ -131,10 +131,10 @@ class StepsInGraphs:
 
         if not self._training(Work(count, partial(whole, count), plain, whole.weights, whole.others, whole.variant())):
             return risks
-        whole.feed.moved(count)
+        whole.batches.moved(count)
         self._count_as_stepped()
         kept = whole.risks.clone()
-        self._bank.looks.keep(self._bank.global_step, kept)
+        self._bank.finite_checks.keep(self._bank.global_step, kept)
         return kept.unbind()
 
     def _count_as_stepped(self) -> None:
@@ -151,7 +151,7 @@ class StepsInGraphs:
         parts = [Part(m, number[bank.stream_of(m)], bank.penalties[m.name], bank.running[m.name]) for m in bank.own]
         return WholeStep(
             parts,
-            Feed(batch, bank.as_trained),
+            DeviceBatches(batch, bank.as_trained),
             bank.loss,
             bank.trainer.optimizers[0],
             (bank.gradient_clip_val, bank.gradient_clip_algorithm),

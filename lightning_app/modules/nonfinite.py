@@ -55,7 +55,7 @@ class Origin:
         return f"{part}{self.where}: {self.values}"
 
 
-class Looks:
+class FiniteChecks:
     """Looks at losses, gradients and weights of a run's nets, and stops it where one is no finite number.
 
     Args:
@@ -151,6 +151,18 @@ class Looks:
             f"{what} of member '{self.members[index].name}' became NaN or infinite in {when}. Where: {origin}. Its last finite "
             f"losses: {', '.join(losses[-SHOWN:]) or 'none'}. What was logged so far is kept. {ADVICE.get(origin.part, SMALLER)}"
         )
+
+
+def not_finite(members: Iterable[Member]) -> set[tuple[str, str]]:
+    """Members and keys of weights and buffers with NaN or an infinity."""
+    state = {
+        (name, key): value
+        for name, net in members
+        for key, value in net.state_dict().items()
+        if isinstance(value, Tensor)  # a net's `get_extra_state` may be anything
+    }
+    finite = torch.stack([value.isfinite().all() for value in state.values()]).tolist()  # one look at the device
+    return {key for key, fine in zip(state, finite) if not fine}
 
 
 def _trained(optimizer: Optimizer) -> list[nn.Parameter]:

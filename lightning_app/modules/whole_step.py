@@ -23,7 +23,7 @@ from lightning_app.modules.members import Member
 from lightning_app.modules.optimizing import Averages, tensors_of
 
 
-class Feed:
+class DeviceBatches:
     """Batches of all data streams by a counter on the device.
 
     Args:
@@ -81,7 +81,7 @@ class WholeStep:
 
     Args:
         parts: the nets.
-        feed: their batches.
+        batches: their batches.
         loss: of logits and labels.
         optimizer: of all nets; one that steps on the device alone (`in_graphs.why_not`).
         clip: each net's gradient, see `optimizing.clip`.
@@ -92,23 +92,23 @@ class WholeStep:
     def __init__(
         self,
         parts: Sequence[Part],
-        feed: Feed,
+        batches: DeviceBatches,
         loss: Loss,
         optimizer: Optimizer,
         clip: tuple[float | None, optimizing.Clipping] = (None, "norm"),
         averages: Averages | None = None,
         streams: Sequence[torch.cuda.Stream] = (),
     ) -> None:
-        self.parts, self.feed, self.optimizer, self.averages = parts, feed, optimizer, averages
+        self.parts, self.batches, self.optimizer, self.averages = parts, batches, optimizer, averages
         self._loss, self._clip, self._streams = loss, clip, streams
         self._weights = [[*trained_weights(part.member.net).values()] for part in parts]
         self._all_weights = [w for weights in self._weights for w in weights]
-        self.risks = torch.zeros(len(parts), dtype=torch.float64, device=feed.position.device)  # of the last step
+        self.risks = torch.zeros(len(parts), dtype=torch.float64, device=batches.position.device)  # of the last step
 
     def __call__(self, count: int) -> None:
         """Of ``count`` samples."""
-        batches = self.feed.take(count)
-        passes = [partial(self._pass, number, *batches[part.stream]) for number, part in enumerate(self.parts)]
+        taken = self.batches.take(count)
+        passes = [partial(self._pass, number, *taken[part.stream]) for number, part in enumerate(self.parts)]
         side_by_side(passes, self._streams)
         add_gradients(part.penalty for part in self.parts)
         self.optimizer.step()
@@ -142,7 +142,14 @@ class WholeStep:
         states = [t for state in self.optimizer.state.values() for t in state.values() if isinstance(t, Tensor)]
         nets = [t for t in tensors_of(*(part.member.net for part in self.parts)) if not t.requires_grad]
         averages = self.averages.tensors() if self.averages is not None else []
-        return [*states, *nets, *averages, *sums_of(part.sums for part in self.parts), self.feed.position, self.risks]
+        return [
+            *states,
+            *nets,
+            *averages,
+            *sums_of(part.sums for part in self.parts),
+            self.batches.position,
+            self.risks,
+        ]
 
 
 def sums_of(metrics: Iterable[RiskAndError]) -> list[Tensor]:

@@ -16,7 +16,7 @@ from lightning_app.datamodules import Digits
 from lightning_app.datamodules.loaders import Batches
 from lightning_app.modules import Arm, ImageClassifier
 from lightning_app.modules.cost import add_gradients
-from lightning_app.modules.whole_step import Feed
+from lightning_app.modules.whole_step import DeviceBatches
 from lightning_app.networks import CifarResNet
 from tests.banks import arm, classifier, digits, identical, sgd, trainer
 from tests.gpu.conftest import CUDA
@@ -385,7 +385,7 @@ def test_batches_by_the_counter_are_the_loaders_in_every_epoch_and_from_any_plac
         expected = list(streams)[first:]
         streams.gathers = False
         for upcoming, batches in zip(list(streams)[first:], expected, strict=True):
-            feed = feed or Feed(upcoming)
+            feed = feed or DeviceBatches(upcoming)
             feed.move_to(upcoming)
             count = len(next(iter(batches.values()))[1])
             for (images, labels), (theirs, of_theirs) in zip(feed.take(count), batches.values(), strict=True):
