@@ -39,7 +39,7 @@ EMPTY = (
 )
 
 
-class Found(NamedTuple):
+class ListedRun(NamedTuple):
     """A run folder."""
 
     label: str  # unique
@@ -81,7 +81,7 @@ class Board:
 
     def __init__(self, folders: Sequence[Path]) -> None:
         self.folders = [folder.resolve() for folder in folders]
-        self.runs: dict[str, Found] = {}  # by label, the newest first
+        self.runs: dict[str, ListedRun] = {}  # by label, the newest first
         self._views: dict[tuple[str, ...], View] = {}
         self._changed = threading.Condition()
         self._closed = threading.Event()
@@ -146,7 +146,7 @@ class Board:
             + "</aside>"
         )
 
-    def _shown(self, view: View) -> list[Found]:
+    def _shown(self, view: View) -> list[ListedRun]:
         """Those chosen, in the order of `report`."""
         chosen = [self.runs[label] for label in view.chosen if label in self.runs]
         return sorted(chosen or [*self.runs.values()][:SHOWN], key=lambda run: run.path)
@@ -193,10 +193,10 @@ class Board:
         self.runs = {run.label: run for run in sorted(found, key=lambda run: (-run.written, run.label))}
 
 
-def _found(path: Path, base: Path) -> Found:
+def _found(path: Path, base: Path) -> ListedRun:
     label = path.relative_to(base).as_posix() if path != base else path.name
     written = max((int(stamp[1]) for name in LOGS if (stamp := stamp_of(path / name))), default=0)
-    return Found(label, path, written / 1e9, (path / FINISHED).exists())
+    return ListedRun(label, path, written / 1e9, (path / FINISHED).exists())
 
 
 def _stamp(run: Path) -> Stamp:
@@ -209,7 +209,7 @@ def _stamp(run: Path) -> Stamp:
     return tuple(map(stamp_of, [*(run / name for name in (*LOGS, *SMALL_FILES)), arrays, arrays / newest]))
 
 
-def _box(run: Found, shown: bool) -> str:
+def _box(run: ListedRun, shown: bool) -> str:
     state = ", finished" if run.finished else ""
     return (
         f'<p><label><input type="checkbox" name="run" value="{escape(run.label)}"{" checked" if shown else ""}> '

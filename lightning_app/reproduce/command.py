@@ -119,7 +119,7 @@ def _seconds(text: str) -> float:
 def _run(options: argparse.Namespace, answer: dict[str, Any]) -> int:
     from lightning_app.papers import find
     from lightning_app.reproduce.evidence import Reproduction
-    from lightning_app.reproduce.job import Work
+    from lightning_app.reproduce.job import JobOptions
     from lightning_app.reproduce.making import make
     from lightning_app.reproduce.training import RunFailed
 
@@ -135,11 +135,13 @@ def _run(options: argparse.Namespace, answer: dict[str, Any]) -> int:
     if options.no_train and not options.runs.is_dir() and not options.out.is_dir():
         said = f"expected a folder of runs at {options.runs} or of results at {options.out}, found neither."
         raise UserError(f"--no-train: {said}")
-    work = None if options.no_train else Work(options.data_root or DATA, options.fit, options.only, options.seeds)
+    missing = (
+        None if options.no_train else JobOptions(options.data_root or DATA, options.fit, options.only, options.seeds)
+    )
     found = []
     for asked in chosen:
         try:
-            made = make(asked, options.runs, work)
+            made = make(asked, options.runs, missing)
         except RunFailed as failure:
             by_signal = failure.code in (-signal.SIGTERM, 128 + signal.SIGTERM)
             print(f"{'stopped' if by_signal else 'error'}: {failure}", file=sys.stderr)

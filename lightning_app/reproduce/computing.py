@@ -18,7 +18,7 @@ from lightning_app.common.files import with_folder, write_atomically
 from lightning_app.common.provenance import made_with
 from lightning_app.common.safe_io import read_npz
 from lightning_app.papers.parts import PAPER, Arrays, Computation, Scale, Source
-from lightning_app.reproduce.job import Job, Work, digest_of
+from lightning_app.reproduce.job import Job, JobOptions, digest_of
 from lightning_app.reproduce.packing import file_digest, home_of_pieces
 from lightning_app.runs.lock import claimed
 
@@ -71,8 +71,8 @@ class ComputationJob(Job):
         have, want = sum(self._made(piece, root, kept) is not None for piece in pieces), len(pieces)
         return "finished" if have == want else f"{have} of {want} pieces" if have else "not run"
 
-    def complete(self, root: Path, work: Work, kept: Path | None = None) -> None:
-        source = Source(work.data, stand_in=self.scale is not PAPER)
+    def complete(self, root: Path, options: JobOptions, kept: Path | None = None) -> None:
+        source = Source(options.data, stand_in=self.scale is not PAPER)
         with claimed(root / self.group, self.name, f"computation {self.name}"):
             for number, piece in enumerate(self.computation.pieces, 1):
                 if self._made(piece, root, kept) is None:

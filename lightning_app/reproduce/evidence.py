@@ -11,7 +11,7 @@ from lightning_app.papers.records import RECORD
 from lightning_app.papers.results import Results
 from lightning_app.reproduce.computing import ComputationJob, Computed
 from lightning_app.reproduce.job import Job
-from lightning_app.reproduce.training import Found, TrainingJob
+from lightning_app.reproduce.training import FoundRun, TrainingJob
 from lightning_app.runs.reader import Net, Run
 
 
@@ -77,7 +77,7 @@ class Evidence:
 
     of: Reproduction
     trainings: Sequence[TrainingJob]
-    runs: Sequence[Found]
+    runs: Sequence[FoundRun]
     computed: Sequence[Computed]
     results: Results
 
@@ -107,11 +107,11 @@ class Evidence:
 
     def record(self) -> list[dict[str, Any]]:
         """What the rows rest on: each run and computation, with what made it."""
-        kept: list[Found | Computed] = [*self.runs, *(found for found in self.computed if found.pieces)]
+        kept: list[FoundRun | Computed] = [*self.runs, *(found for found in self.computed if found.pieces)]
         return [each.record(self.of.out) for each in kept]
 
 
-def _read(job: TrainingJob, runs: Sequence[Found]) -> list[Net]:
+def _read(job: TrainingJob, runs: Sequence[FoundRun]) -> list[Net]:
     """Every (arm, seed) of the job that a run has trained, in the job's order.
 
     UserError: if what a run recorded of its nets cannot be read: no verdict rests on guesses from names.

@@ -16,11 +16,11 @@ from lightning_app.papers.parts import PAPER, Scale
 
 
 @dataclass(frozen=True)
-class Work:
+class JobOptions:
     """What to train and compute now, and how."""
 
-    data: Path = Path("data")  # folder of all data, for computations; ``options`` name it for runs
-    options: Sequence[str] = ()  # of ``fit``: folders and speed (``--data.root``, ``--trainer.accelerator``)
+    data: Path = Path("data")  # folder of all data, for computations; ``fit`` names it for runs
+    fit: Sequence[str] = ()  # its options: folders and speed (``--data.root``, ``--trainer.accelerator``)
     only: Collection[str] | None = None  # names of jobs; None: all that the artefact needs
     seeds: Collection[int] | None = None  # of the runs, the others are left to other machines; None: all
 
@@ -54,7 +54,7 @@ class Job(ABC):
         """
 
     @abstractmethod
-    def complete(self, root: Path, work: Work, kept: Path | None = None) -> None:
+    def complete(self, root: Path, options: JobOptions, kept: Path | None = None) -> None:
         """Make whatever is lacking; nothing if all is there.
 
         Raises:

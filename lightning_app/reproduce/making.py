@@ -18,7 +18,7 @@ from lightning_app.papers.verdicts import in_words
 from lightning_app.plots import figures
 from lightning_app.reproduce import tables
 from lightning_app.reproduce.evidence import Evidence, Reproduction
-from lightning_app.reproduce.job import Work
+from lightning_app.reproduce.job import JobOptions
 from lightning_app.reproduce.packing import damage
 from lightning_app.runs.lock import claimed
 
@@ -33,12 +33,12 @@ class Made:
     standing: str  # "paper scale: depth20 200 of 200 epochs, 2 of 2 seeds"
 
 
-def make(asked: Reproduction, runs: Path, work: Work | None = None) -> Made:
+def make(asked: Reproduction, runs: Path, options: JobOptions | None = None) -> Made:
     """Train and compute what is missing, keep the evidence, judge by it, and write record, tables and figure.
 
     Args:
         runs: folder of all runs.
-        work: what to make of what is missing; None: nothing, say what is there shows.
+        options: what to make of what is missing; None: nothing, say what is there shows.
 
     Raises:
         RunFailed: if a training process does not end well. What there is by then is kept all the same.
@@ -50,11 +50,11 @@ def make(asked: Reproduction, runs: Path, work: Work | None = None) -> Made:
         kept = [run.folder.path for job in asked.trainings for run in job.found(None, out)]
         if lost := [message for folder in kept for message in damage(folder)]:
             raise UserError(f"evidence of {asked.key} is damaged, and would be judged wrongly: {lost[0]}")
-    if work is not None:
+    if options is not None:
         try:
             for job in asked.jobs:
-                if work.includes(job.name):
-                    job.complete(runs, work, out)
+                if options.includes(job.name):
+                    job.complete(runs, options, out)
         except BaseException as error:  # whatever stops it: what there is by then is kept first
             stopped = error
     # A second signal does not cut what is kept in two, and one process at a time keeps it.

@@ -18,7 +18,7 @@ from lightning_app.common.processes import to_its_end
 from lightning_app.common.seeds import parse_seeds, spell_seeds
 from lightning_app.papers import recipes
 from lightning_app.papers.parts import REDUCED, Reduced, Run, Scale
-from lightning_app.reproduce.job import Job, Work, digest_of
+from lightning_app.reproduce.job import Job, JobOptions, digest_of
 from lightning_app.reproduce.packing import MANIFEST, file_digest, home_of_runs, pack, unpack
 from lightning_app.runs import RunFolder
 from lightning_app.runs.configuration import NOT_COMPARED, flatten
@@ -39,7 +39,7 @@ class RunFailed(Exception):
 
 
 @dataclass(frozen=True)
-class Found:
+class FoundRun:
     """A run on disk that does what a job asks, with some of the seeds."""
 
     job: "TrainingJob"
@@ -158,7 +158,7 @@ class TrainingJob(Job):
         """The run's configuration, with that of all runs below it."""
         return recipes.recipe(self.paper, self.name)
 
-    def found(self, root: Path | None, kept: Path | None = None) -> list[Found]:
+    def found(self, root: Path | None, kept: Path | None = None) -> list[FoundRun]:
         """Its runs, those kept as evidence first, each of them oldest first."""
         homes = [] if kept is None else [home_of_runs(kept, self.paper, self.scale)]
         homes += [] if root is None else [root / self.group]
@@ -169,7 +169,7 @@ class TrainingJob(Job):
         }
         return [run for run in found if furthest[_identity(run.folder)] is run]
 
-    def _in(self, home: Path) -> Iterator[Found]:
+    def _in(self, home: Path) -> Iterator[FoundRun]:
         folders = sorted(path for path in home.glob(f"{self.name}*") if path.name.split("~")[0] == self.name)
         for run in (run for run in map(RunFolder, folders) if run.has_log and self.matches(run.config())):
             try:
@@ -177,12 +177,12 @@ class TrainingJob(Job):
             except (LookupError, TypeError) as error:
                 raise UserError(f"{run.path / CONFIG} has no model.seeds as `fit` writes them: restore it.") from error
             if (run.finished or 0) >= self.epochs:
-                yield Found(self, run, seeds, self.epochs, "finished")
+                yield FoundRun(self, run, seeds, self.epochs, "finished")
             else:
                 resumable = (run.checkpoints / LAST).exists()
-                yield Found(self, run, seeds, run.last_epoch or 0, "interrupted" if resumable else "lost")
+                yield FoundRun(self, run, seeds, run.last_epoch or 0, "interrupted" if resumable else "lost")
 
-    def furthest(self, root: Path | None, kept: Path | None = None) -> dict[int, Found]:
+    def furthest(self, root: Path | None, kept: Path | None = None) -> dict[int, FoundRun]:
         """Of each seed the run that took it furthest, of those that have ended or can go on."""
         runs = sorted((run for run in self.found(root, kept) if run.state != "lost"), key=lambda run: run.worth)
         return {seed: run for run in runs for seed in run.seeds}
@@ -200,8 +200,8 @@ class TrainingJob(Job):
             parts.append(f"{f'{len(behind)} more at ' if done else ''}{where} of {self.epochs}")
         return ", ".join(parts) or "not run"
 
-    def complete(self, root: Path, work: Work, kept: Path | None = None) -> None:
-        wanted = set(self.seeds) & set(self.seeds if work.seeds is None else work.seeds)
+    def complete(self, root: Path, options: JobOptions, kept: Path | None = None) -> None:
+        wanted = set(self.seeds) & set(self.seeds if options.seeds is None else options.seeds)
         # Seed by seed, so that others can be trained beside these, with those of the runs that will go on.
         begun = [set(run.seeds) for run in self._interrupted(wanted, root, kept)]
         with ExitStack() as claims:
@@ -209,11 +209,11 @@ class TrainingJob(Job):
             locks = [claims.enter_context(claimed(root / self.group, *place)) for place in places]
             for run in self._interrupted(wanted, root, kept):
                 checkpoint = self._writable(run.folder, root).checkpoints / LAST
-                self._fit(root, run.seeds, [*work.options, "--ckpt_path", str(checkpoint)], locks)
+                self._fit(root, run.seeds, [*options.fit, "--ckpt_path", str(checkpoint)], locks)
             if lacking := wanted - self._covered(root, kept):
-                self._fit(root, sorted(lacking), work.options, locks)
+                self._fit(root, sorted(lacking), options.fit, locks)
 
-    def _interrupted(self, seeds: Collection[int], root: Path, kept: Path | None) -> list[Found]:
+    def _interrupted(self, seeds: Collection[int], root: Path, kept: Path | None) -> list[FoundRun]:
         """The runs that took any of these seeds furthest and did not end, without those that others train anyway."""
         furthest = {seed: run for seed, run in self.furthest(root, kept).items() if seed in seeds}
         runs = {run.folder.path: run for run in furthest.values() if run.state == "interrupted"}

@@ -31,7 +31,7 @@ from lightning_app.papers.records import RECORD, counts_of, read_record, value
 from lightning_app.papers.verdicts import in_words
 from lightning_app.reproduce import making, tables
 from lightning_app.reproduce.evidence import Reproduction
-from lightning_app.reproduce.job import Work
+from lightning_app.reproduce.job import JobOptions
 from lightning_app.reproduce.packing import MANIFEST, damage, file_digest
 
 SAME = 1e-9  # relative: what other versions of numpy and scipy may change of a number judged again
@@ -136,7 +136,7 @@ def recompute(asked: Reproduction, data: Path, root: Path) -> Iterator[Compared]
     try:
         record = read_record(asked.folder)
         for job in asked.computations:
-            job.complete(root, Work(data))
+            job.complete(root, JobOptions(data))
         evidence = asked.evidence(computed=[job.found(root) for job in asked.computations])
     except (ValueError, OSError) as error:  # missing data, damaged evidence, a full disk
         yield Compared("computing it again", " ".join(str(error).split()))

@@ -17,7 +17,7 @@ from lightning_app.papers.parts import PAPER, Artefact, Computation, Run, Scale
 from lightning_app.papers.results import Results
 from lightning_app.reproduce.computing import ComputationJob
 from lightning_app.reproduce.evidence import Reproduction
-from lightning_app.reproduce.job import Work
+from lightning_app.reproduce.job import JobOptions
 from lightning_app.reproduce.making import make, rows
 from lightning_app.reproduce.training import TrainingJob
 from lightning_app.runs import Row, RunFolder
@@ -131,7 +131,7 @@ def left(tmp_path) -> Callable[[str, Computation, Callable[..., dict]], None]:
 
     def left(paper: str, computation: Computation, numbers: Callable[..., dict]) -> None:
         other = replace(computation, compute=lambda source, **asked: numbers(**asked))
-        ComputationJob(paper, other, PAPER).complete(tmp_path / "runs", Work(tmp_path / "nowhere"))
+        ComputationJob(paper, other, PAPER).complete(tmp_path / "runs", JobOptions(tmp_path / "nowhere"))
 
     return left
 

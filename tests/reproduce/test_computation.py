@@ -13,7 +13,7 @@ from lightning_app.papers.predicates import Within
 from lightning_app.papers.verdicts import Class, Verdict
 from lightning_app.reproduce.computing import ComputationJob
 from lightning_app.reproduce.evidence import Reproduction
-from lightning_app.reproduce.job import Work
+from lightning_app.reproduce.job import JobOptions
 from lightning_app.reproduce.making import make
 from lightning_app.runs.lock import claimed
 
@@ -44,7 +44,7 @@ def test_all_is_computed_once(tmp_path):
     compute = Depths()
     assert task(compute).state(tmp_path) == "not run"
     for _ in range(2):
-        task(compute).complete(tmp_path, Work(Path("data")))
+        task(compute).complete(tmp_path, JobOptions(Path("data")))
     assert [asked["depth"] for asked in compute.asked] == [2, 4, 8]
     assert task(compute).state(tmp_path) == "finished"
     computed = task(compute).found(tmp_path)
@@ -54,11 +54,11 @@ def test_all_is_computed_once(tmp_path):
 
 def test_an_interruption_costs_one_piece(tmp_path):
     with pytest.raises(KeyboardInterrupt):
-        task(Depths(fail_at=4)).complete(tmp_path, Work(Path("data")))
+        task(Depths(fail_at=4)).complete(tmp_path, JobOptions(Path("data")))
     assert task(Depths()).state(tmp_path) == "1 of 3 pieces"
     assert list(task(Depths()).found(tmp_path).pieces) == ["depth2"]
     compute = Depths()
-    task(compute).complete(tmp_path, Work(Path("data")))
+    task(compute).complete(tmp_path, JobOptions(Path("data")))
     assert [asked["depth"] for asked in compute.asked] == [4, 8]
     assert not list(tmp_path.rglob("*.tmp"))
 
@@ -73,9 +73,9 @@ def test_an_interruption_costs_one_piece(tmp_path):
     ],
 )
 def test_what_decides_a_piece_makes_it_anew(tmp_path, changed, again):
-    task(Depths()).complete(tmp_path, Work(Path("data")))
+    task(Depths()).complete(tmp_path, JobOptions(Path("data")))
     compute = Depths()
-    task(compute, **changed).complete(tmp_path, Work(Path("elsewhere")))  # the place of the data decides nothing
+    task(compute, **changed).complete(tmp_path, JobOptions(Path("elsewhere")))  # the place of the data decides nothing
     assert [asked["depth"] for asked in compute.asked] == again
 
 
@@ -84,7 +84,7 @@ def test_what_is_kept_is_replaced_once_something_else_decides_it(tmp_path):
 
     def keep(numbers: float, version: int) -> tuple[bool, float]:
         job = task(lambda source, **asked: {"depths": np.full(1, numbers)}, version=version)
-        job.complete(root, Work(Path("data")))
+        job.complete(root, JobOptions(Path("data")))
         return job.keep(root, kept), job.found(tmp_path / "nowhere", kept).pieces["depth4"]["depths"].item()
 
     assert keep(1.0, version=1) == (True, 1.0)
@@ -93,18 +93,18 @@ def test_what_is_kept_is_replaced_once_something_else_decides_it(tmp_path):
 
 
 def test_a_file_that_is_no_piece_is_made_anew(tmp_path):
-    task(Depths()).complete(tmp_path, Work(Path("data")))
+    task(Depths()).complete(tmp_path, JobOptions(Path("data")))
     task(Depths()).file("depth2", tmp_path).write_bytes(b"torn")
     np.savez(task(Depths()).file("depth4", tmp_path), depths=np.zeros(3))
     assert task(Depths()).state(tmp_path) == "1 of 3 pieces"
-    task(Depths()).complete(tmp_path, Work(Path("data")))
+    task(Depths()).complete(tmp_path, JobOptions(Path("data")))
     assert task(Depths()).state(tmp_path) == "finished"
 
 
 def test_a_scale_caps_epochs_seeds_and_subset_only(tmp_path):
     for scale, caps, stand_in in ((PAPER, (100, 3, None), False), (SMOKE, (2, 2, 512), True)):
         compute = Depths()
-        task(compute, scale=scale).complete(tmp_path, Work(tmp_path / "data"))
+        task(compute, scale=scale).complete(tmp_path, JobOptions(tmp_path / "data"))
         assert [(a["epochs"], a["seeds"], a["limit"]) for a in compute.asked] == [caps] * 3
         assert [a["depth"] for a in compute.asked] == [2, 4, 8]
         assert compute.sources[0] == Source(tmp_path / "data", stand_in)
@@ -114,7 +114,7 @@ def test_a_scale_caps_epochs_seeds_and_subset_only(tmp_path):
 def test_who_comes_second_waits_and_computes_nothing(tmp_path, capsys):
     slow, second = Depths(), Depths()
     with claimed(tmp_path / "paper", "depths", "computation depths"):
-        waiting = threading.Thread(target=task(second).complete, args=(tmp_path, Work(Path("data"))))
+        waiting = threading.Thread(target=task(second).complete, args=(tmp_path, JobOptions(Path("data"))))
         waiting.start()
         waiting.join(0.2)
         assert waiting.is_alive()
@@ -129,7 +129,7 @@ def test_who_comes_second_waits_and_computes_nothing(tmp_path, capsys):
 def test_where_nothing_can_be_written_a_message_says_so(tmp_path):
     (tmp_path / "paper").write_text("a file")
     with pytest.raises(UserError, match="Choose another --runs"):
-        task(Depths()).complete(tmp_path, Work(Path("data")))
+        task(Depths()).complete(tmp_path, JobOptions(Path("data")))
 
 
 def artefact(compute) -> Artefact:
@@ -147,13 +147,13 @@ def test_claims_are_about_pieces_that_are_there(tmp_path):
         found = make(asked, tmp_path / "runs", work)
         return found.counts, (found.folder / "table.md").read_text()
 
-    work = Work(tmp_path)
+    work = JobOptions(tmp_path)
     counts, table = made(None)
     assert counts == f"formula: 1 {Verdict.NOT_TESTED}"
     assert "depth2 of depths was not computed" in table
     assert "depths 0 of 3 pieces." in table
     assert not (tmp_path / "runs").exists()
-    assert made(Work(tmp_path, only=("other",)))[0] == f"formula: 1 {Verdict.NOT_TESTED}"
+    assert made(JobOptions(tmp_path, only=("other",)))[0] == f"formula: 1 {Verdict.NOT_TESTED}"
     counts, table = made(work)
     assert counts == f"formula: 1 {Verdict.REPRODUCED}"
     assert "depths computed on three numbers." in table

@@ -14,7 +14,7 @@ from lightning_app.papers.records import rows_of
 from lightning_app.papers.results import Results
 from lightning_app.papers.verdicts import Verdict
 from lightning_app.reproduce.computing import ComputationJob
-from lightning_app.reproduce.job import Work
+from lightning_app.reproduce.job import JobOptions
 
 NOT = Verdict.NOT_REPRODUCED
 CHECKED = {  # how many rows of an artefact are identities, executed proofs or additions of ours
@@ -72,7 +72,9 @@ def _leave(computation: Computation, change: Change, root: Path) -> None:
         arrays = computed(computation.name, piece)
         return {**arrays, **change(piece, arrays)}
 
-    ComputationJob("littwin-wolf", replace(computation, compute=changed), PAPER).complete(root, Work(root / "nowhere"))
+    ComputationJob("littwin-wolf", replace(computation, compute=changed), PAPER).complete(
+        root, JobOptions(root / "nowhere")
+    )
 
 
 def only(found: dict[str, str], *verdicts: Verdict) -> list[str]:

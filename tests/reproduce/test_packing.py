@@ -22,10 +22,10 @@ from lightning_app.papers import find
 from lightning_app.papers.parts import PAPER, Run
 from lightning_app.reproduce import packing, training
 from lightning_app.reproduce.evidence import Reproduction
-from lightning_app.reproduce.job import Work
+from lightning_app.reproduce.job import JobOptions
 from lightning_app.reproduce.making import keep_evidence, make
 from lightning_app.reproduce.packing import MANIFEST, damage, pack, restore, unpack
-from lightning_app.reproduce.training import Found, RunFailed, TrainingJob
+from lightning_app.reproduce.training import FoundRun, RunFailed, TrainingJob
 from lightning_app.runs import LayerRow, Row, RunFolder, find_runs, notebook
 from lightning_app.runs.checkpoints import AtomicCheckpointIO
 from tests.reproduce.conftest import leave_run
@@ -195,7 +195,9 @@ def test_no_folder_of_the_machine_is_kept(tmp_path):
 
 
 def test_a_run_is_called_as_its_plan_and_with_seeds_where_it_lacks_some(tmp_path):
-    names = [Found(PLAN, RunFolder(tmp_path), seeds, 3, "finished").packed_name for seeds in ((0, 1, 2), (0,), (0, 2))]
+    names = [
+        FoundRun(PLAN, RunFolder(tmp_path), seeds, 3, "finished").packed_name for seeds in ((0, 1, 2), (0,), (0, 2))
+    ]
     assert names == ["depth20", "depth20~0-0", "depth20~0,2"]
 
 
@@ -251,10 +253,10 @@ def test_an_interruption_while_unpacking_costs_nothing(tmp_path_factory, cut):
     with pytest.MonkeyPatch.context() as patch:
         recorder = Recorder(patch, code=1)
         with power_cut(cut), contextlib.suppress(RunFailed):
-            PLAN.complete(home / "runs", Work(), home / "results")
+            PLAN.complete(home / "runs", JobOptions(), home / "results")
         recorder.asked.clear()
         with pytest.raises(RunFailed):
-            PLAN.complete(home / "runs", Work(), home / "results")
+            PLAN.complete(home / "runs", JobOptions(), home / "results")
         checkpoint = recorder.option("--ckpt_path")
     assert checkpoint is not None, "training began anew"
     assert Path(checkpoint).read_bytes() == evidence["yu-tomasi/runs/depth20/checkpoints/last.ckpt"]
@@ -410,7 +412,7 @@ def keep(folder: RunFolder, home: Path) -> Path:
 def test_finished_evidence_is_not_trained_again(leave, tmp_path, monkeypatch):
     keep(leave(RUN, one), tmp_path)
     recorder = Recorder(monkeypatch)
-    PLAN.complete(tmp_path / "runs", Work(), tmp_path / "results")
+    PLAN.complete(tmp_path / "runs", JobOptions(), tmp_path / "results")
     assert recorder.asked == []
     assert PLAN.state(tmp_path / "runs", tmp_path / "results") == "finished"
     assert PLAN.state(tmp_path / "runs") == "not run"
@@ -419,7 +421,7 @@ def test_finished_evidence_is_not_trained_again(leave, tmp_path, monkeypatch):
 def test_only_the_seeds_that_are_not_kept_are_trained(leave, tmp_path, monkeypatch):
     keep(leave(RUN, one, seeds=(0, 2)), tmp_path)
     recorder = Recorder(monkeypatch, finishing(leave))
-    PLAN.complete(tmp_path / "runs", Work(), tmp_path / "results")
+    PLAN.complete(tmp_path / "runs", JobOptions(), tmp_path / "results")
     assert [recorder.option("--model.seeds", call) for call in range(len(recorder.asked))] == ["1-1"]
 
 
@@ -428,7 +430,7 @@ def test_interrupted_evidence_goes_on_where_it_was_in_a_folder_of_the_runs(leave
     before = contents(target)
     assert PLAN.state(tmp_path / "runs", tmp_path / "results") == "epoch 12 of 200"
     recorder = Recorder(monkeypatch, finishing(leave))
-    PLAN.complete(tmp_path / "runs", Work(), tmp_path / "results")
+    PLAN.complete(tmp_path / "runs", JobOptions(), tmp_path / "results")
     checkpoint = Path(recorder.option("--ckpt_path"))
     assert checkpoint == tmp_path / "runs" / "yu-tomasi" / "depth20" / "checkpoints" / "last.ckpt"
     assert checkpoint.read_bytes() == before["checkpoints/last.ckpt"]
@@ -446,7 +448,7 @@ def test_damaged_evidence_stops_before_anything_is_unpacked_or_trained(leave, tm
     with pytest.raises(
         UserError, match=r"training cannot be resumed from|cannot be unpacked \(Compressed data ended"
     ) as error:
-        PLAN.complete(tmp_path / "runs", Work(), tmp_path / "results")
+        PLAN.complete(tmp_path / "runs", JobOptions(), tmp_path / "results")
     assert str(file) in str(error.value)
     assert recorder.asked == []
     assert not (tmp_path / "runs" / "yu-tomasi" / "depth20").exists()

@@ -10,7 +10,7 @@ import pytest
 
 from lightning_app.common.seeds import parse_seeds, spell_seeds
 from lightning_app.papers.parts import PAPER, SMOKE, Run
-from lightning_app.reproduce.job import Work
+from lightning_app.reproduce.job import JobOptions
 from lightning_app.reproduce.training import RunFailed, TrainingJob
 from tests.forked import MAIN, WAIT_AT, Popen
 from tests.helpers import ROOT, command
@@ -95,7 +95,7 @@ def finishing(leave):
 def test_only_the_missing_seeds_are_trained(leave, tmp_path, monkeypatch):
     leave(RUN, one, seeds=(1,))
     recorder = Recorder(monkeypatch, finishing(leave))
-    PLAN.complete(tmp_path / "runs", Work())
+    PLAN.complete(tmp_path / "runs", JobOptions())
     assert len(recorder.asked) == 1
     assert recorder.option("--model.seeds") == "0,2"
     assert recorder.option("--trainer.max_epochs") == "200"
@@ -103,21 +103,21 @@ def test_only_the_missing_seeds_are_trained(leave, tmp_path, monkeypatch):
 
 def test_other_seeds_are_left_to_other_machines(leave, tmp_path, monkeypatch):
     recorder = Recorder(monkeypatch, finishing(leave))
-    PLAN.complete(tmp_path / "runs", Work(seeds=(2, 7)))
+    PLAN.complete(tmp_path / "runs", JobOptions(seeds=(2, 7)))
     assert recorder.option("--model.seeds") == "2-2"
 
 
 def test_nothing_is_trained_when_all_is_there(leave, tmp_path, monkeypatch):
     leave(RUN, one)
     recorder = Recorder(monkeypatch)
-    PLAN.complete(tmp_path / "runs", Work())
+    PLAN.complete(tmp_path / "runs", JobOptions())
     assert recorder.asked == []
 
 
 def test_an_interrupted_run_is_resumed_with_its_own_seeds(leave, tmp_path, monkeypatch):
     folder = leave(RUN, one, epochs=(0, 12), finished=False, seeds=(0, 2))
     recorder = Recorder(monkeypatch, finishing(leave))
-    PLAN.complete(tmp_path / "runs", Work())
+    PLAN.complete(tmp_path / "runs", JobOptions())
     assert recorder.option("--ckpt_path") == str(folder.checkpoints / "last.ckpt")
     assert [recorder.option("--model.seeds", call) for call in range(len(recorder.asked))] == ["0,2", "1-1"]
 
@@ -128,7 +128,7 @@ def test_of_two_interrupted_runs_of_a_seed_the_further_one_goes_on(leave, tmp_pa
     leave(RUN, one, epochs=(0, 30), finished=False, name="depth20~3")
     assert PLAN.state(tmp_path / "runs") == "epoch 70 of 200"
     recorder = Recorder(monkeypatch, finishing(leave))
-    PLAN.complete(tmp_path / "runs", Work())
+    PLAN.complete(tmp_path / "runs", JobOptions())
     assert [words[words.index("--ckpt_path") + 1] for words in recorder.asked] == [
         str(further.checkpoints / "last.ckpt")
     ]
@@ -138,7 +138,7 @@ def test_a_seed_is_not_trained_twice_because_another_one_went_further_alone(leav
     both = leave(RUN, one, epochs=(0, 12), finished=False, seeds=(0, 1))
     leave(RUN, one, epochs=(0, 70), finished=False, seeds=(0,), name="depth20~2")
     recorder = Recorder(monkeypatch, finishing(leave))
-    PLAN.complete(tmp_path / "runs", Work(seeds=(0, 1)))
+    PLAN.complete(tmp_path / "runs", JobOptions(seeds=(0, 1)))
     assert len(recorder.asked) == 1 and recorder.option("--ckpt_path") == str(both.checkpoints / "last.ckpt")
 
 
@@ -146,7 +146,7 @@ def test_an_interrupted_run_whose_seeds_are_finished_elsewhere_is_left_alone(lea
     leave(RUN, one, epochs=(0, 12), finished=False)
     leave(RUN, one, name="depth20~2")
     recorder = Recorder(monkeypatch)
-    PLAN.complete(tmp_path / "runs", Work())
+    PLAN.complete(tmp_path / "runs", JobOptions())
     assert recorder.asked == []
 
 
@@ -154,7 +154,7 @@ def test_a_run_that_ends_well_before_its_last_epoch_is_not_begun_anew(leave, tmp
     leave(RUN, one, epochs=(0, 12), finished=False)
     recorder = Recorder(monkeypatch)
     with pytest.raises(RunFailed):
-        PLAN.complete(tmp_path / "runs", Work())
+        PLAN.complete(tmp_path / "runs", JobOptions())
     assert len(recorder.asked) == 1
 
 
@@ -168,7 +168,7 @@ def test_one_seed_is_spelled_so_that_fit_does_not_count_to_it(capsys, tmp_path):
 def test_a_run_that_fails_stops_everything_with_its_code(tmp_path, monkeypatch):
     Recorder(monkeypatch, code=2)
     with pytest.raises(RunFailed, match=r"depth20 stopped \(exit code 2\)") as failure:
-        PLAN.complete(tmp_path / "runs", Work())
+        PLAN.complete(tmp_path / "runs", JobOptions())
     assert failure.value.code == 2
 
 

@@ -30,7 +30,7 @@ from lightning_app.papers.yu_tomasi.table_3_fig_7 import TABLE_3_IN_PRINT as TAB
 from lightning_app.reproduce import command as reproducing
 from lightning_app.reproduce import making, verify
 from lightning_app.reproduce.evidence import Reproduction
-from lightning_app.reproduce.job import Work
+from lightning_app.reproduce.job import JobOptions
 from lightning_app.reproduce.making import make
 from lightning_app.reproduce.packing import MANIFEST, file_digest
 from tests.helpers import ROOT, command
@@ -85,7 +85,7 @@ def original(tmp_path_factory) -> Path:
     ((its_paper, table),) = papers.find(TRAINED)
     make(Reproduction(its_paper, table, PAPER, home / "results"), home / "runs")
     its_paper = small_paper()
-    make(Reproduction(its_paper, its_paper.artefacts[0], PAPER, home / "results"), home / "runs", Work(home))
+    make(Reproduction(its_paper, its_paper.artefacts[0], PAPER, home / "results"), home / "runs", JobOptions(home))
     return home / "results"
 
 
@@ -168,7 +168,7 @@ def test_what_was_made_keeps_to_the_schema(original):
 
 def test_a_record_of_smoke_scale_and_one_of_nothing_keep_to_the_schema(tmp_path):
     small = small_paper()
-    for scale, work in ((PAPER, None), (SMOKE, Work(tmp_path))):
+    for scale, work in ((PAPER, None), (SMOKE, JobOptions(tmp_path))):
         made = make(Reproduction(small, small.artefacts[0], scale, tmp_path / "results"), tmp_path / "runs", work)
         VALID.validate(json.loads((made.folder / "verdict.json").read_text()))
     leave_run(tmp_path, SEED_RUNS["depth32"], table_3, scale=SMOKE)
@@ -506,7 +506,7 @@ def test_computations_that_go_with_runs_are_computed_again_beside_what_is_kept_o
     mixed = mixed_paper()
     leave_run(tmp_path, SEED_RUNS["depth32"], table_3).identifier()
     asked = Reproduction(mixed, mixed.artefacts[0], PAPER, tmp_path / "results")
-    make(asked, tmp_path / "runs", Work(tmp_path, only={"depths"}))
+    make(asked, tmp_path / "runs", JobOptions(tmp_path, only={"depths"}))
     now = mixed_paper(factor)
     monkeypatch.setattr("lightning_app.reproduce.verify.find", lambda _: [(now, now.artefacts[0])])
     code = main(["verify", "yu-tomasi/mixed", "--results", str(tmp_path / "results"), "--recompute"])
