@@ -1,7 +1,9 @@
 """What drives the scales of nets during training, predicted and observed: Theorems 3 and 4 of Littwin & Wolf (2016)."""
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Mapping
 from dataclasses import astuple
+from statistics import fmean
 from typing import Any
 
 from typing_extensions import override
@@ -9,7 +11,7 @@ from typing_extensions import override
 from callbacks.context import MeasureContext
 from callbacks.measure import StatefulMeasure
 from lightning_app.common.errors import at_least
-from lightning_app.measures import Force, compare, driving_force, normalisations_of, share
+from lightning_app.measures import Force, driving_force, normalisations_of, scale_change
 from lightning_app.measures.paths.driving_force import SCALE
 from lightning_app.networks import layers_of
 
@@ -27,8 +29,8 @@ class DrivingForce(StatefulMeasure):
     Keys:
         | key | unit | meaning |
         |---|---|---|
-        | ``drive/layer07/<field>`` | below | fields of `Force`, on λ after that layer; of `Comparison` from the second time on |
-        | ``drive/scale/<field>`` | below | the same of `Force` and `Comparison` for C |
+        | ``drive/layer07/<field>`` | below | fields of `Force`, on λ after that layer; of `ScaleChange` from the second time on |
+        | ``drive/scale/<field>`` | below | the same of `Force` and `ScaleChange` for C |
         | ``drive/positive`` | share | of normalisations with ``second_order`` > 0: λ is driven away from 0 |
         | ``drive/positive_first`` | share | of normalisations with ``first_order`` > 0 |
         | ``drive/agrees`` | share | of normalisations whose ``second_order`` had the sign of the observed change |
@@ -92,15 +94,25 @@ class DrivingForce(StatefulMeasure):
 def _forces(forces: Mapping[str, Force]) -> dict[str, Any]:
     found: dict[str, Any] = {f"drive/{name}": force for name, force in forces.items()}
     if on_lambda := [force for name, force in forces.items() if name != SCALE]:
-        found["drive/positive"] = share(float(force.second_order > 0) for force in on_lambda)
-        found["drive/positive_first"] = share(float(force.first_order > 0) for force in on_lambda)
+        found["drive/positive"] = _share(float(force.second_order > 0) for force in on_lambda)
+        found["drive/positive_first"] = _share(float(force.first_order > 0) for force in on_lambda)
     return found
 
 
 def _comparisons(before: Mapping[str, Force], now: Mapping[str, Force]) -> dict[str, float]:
-    compared = {name: compare(force, now[name]) for name, force in before.items()}
+    compared = {name: scale_change(force, now[name]) for name, force in before.items()}
     found = {f"drive/{name}/{field}": value for name, one in compared.items() for field, value in vars(one).items()}
     if on_lambda := [one for name, one in compared.items() if name != SCALE]:
-        found["drive/agrees"] = share(one.agrees for one in on_lambda)
-        found["drive/agrees_first"] = share(one.agrees_first for one in on_lambda)
+        found["drive/agrees"] = _share(one.agrees for one in on_lambda)
+        found["drive/agrees_first"] = _share(one.agrees_first for one in on_lambda)
     return found
+
+
+def _share(signs: Iterable[float]) -> float:
+    """Mean of ones and zeros without those that are NaN; NaN if all are.
+
+    >>> _share([1.0, math.nan, 0.0])
+    0.5
+    """
+    known = [sign for sign in signs if not math.isnan(sign)]
+    return fmean(known) if known else math.nan

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from lightning_app.measures.noise_stability.interlayer import InterlayerStatistics, interlayer_cushions
     from lightning_app.measures.noise_stability.minimal_cushions import minimal_cushions
     from lightning_app.measures.noise_stability.smoothness import Smoothness, smoothness
-    from lightning_app.measures.paths.driving_force import Force, compare, driving_force, share
+    from lightning_app.measures.paths.driving_force import Force, driving_force, scale_change
     from lightning_app.measures.paths.lengths import NoBranches, effective_depth, path_gradients, path_outputs
     from lightning_app.measures.paths.unravel import NoPaths
     from lightning_app.measures.weights.absorption import absorb, absorbed_norms, weight_norm

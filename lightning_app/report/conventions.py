@@ -113,7 +113,7 @@ def typical(values: Mapping[str, np.ndarray]) -> np.ndarray:
 
 
 @dataclass(frozen=True, eq=False)
-class Compared:
+class UnderConvention:
     """One pair of arms under one convention."""
 
     convention: Convention
@@ -129,12 +129,12 @@ class Compared:
 
 
 @dataclass(frozen=True, eq=False)
-class Comparison:
+class AcrossConventions:
     """One pair of arms under all conventions of one quantity."""
 
     quantity: Quantity
     pair: Pair
-    conventions: list[Compared]
+    conventions: list[UnderConvention]
 
     def count(self, conclusion: str) -> int:
         """How many conventions lead to it."""
@@ -154,7 +154,7 @@ class Comparison:
         return {LARGER: AGREES, SMALLER: AGREES, UNRESOLVED: OPEN, TOO_FEW: TOO_FEW}[found.pop()] if found else UNKNOWN
 
 
-def compare(pair: Pair, quantities: Sequence[Quantity]) -> list[Comparison]:
+def across_conventions(pair: Pair, quantities: Sequence[Quantity]) -> list[AcrossConventions]:
     """The quantities that both arms have under two or more conventions."""
     tables = []
     for quantity in quantities:
@@ -165,7 +165,7 @@ def compare(pair: Pair, quantities: Sequence[Quantity]) -> list[Comparison]:
     together = iter(_contrasts([np.log(both) for both in sides if (both > 0).all()]))
     contrasts = iter([next(together) if (both > 0).all() else _contrasts([both])[0] for both in sides])
     return [
-        Comparison(quantity, pair, [_compared(pair, *item, next(contrasts)) for item in each.items()])
+        AcrossConventions(quantity, pair, [_compared(pair, *item, next(contrasts)) for item in each.items()])
         for quantity, each in tables
     ]
 
@@ -181,7 +181,7 @@ def _contrasts(sides: Sequence[np.ndarray]) -> list[tuple[float, float, float]]:
 
 def _compared(
     pair: Pair, convention: Convention, table: Mapping[str, np.ndarray], contrast: tuple[float, float, float]
-) -> Compared:
+) -> UnderConvention:
     """Of `values_of` all nets of a pair, plain nets first, and their contrast: of logarithms where all are positive."""
     plain, residual = np.split(typical(table), 2)
     positive = bool((plain > 0).all() and (residual > 0).all())
@@ -196,7 +196,7 @@ def _compared(
         conclusion = _conclusion(other - one - alike, other - one + alike)
     sides = [np.split(values, 2) for values in table.values()]
     above = sum(bool(more.mean() > less.mean()) for less, more in sides)
-    return Compared(convention, pair, plain, residual, ratio, low, high, conclusion, above, len(table))
+    return UnderConvention(convention, pair, plain, residual, ratio, low, high, conclusion, above, len(table))
 
 
 def _conclusion(low: float, high: float) -> str:

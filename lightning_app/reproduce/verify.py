@@ -57,7 +57,7 @@ last line: one that shared its evidence with others could have been taken away.
 
 
 @dataclass(frozen=True)
-class Compared:
+class Check:
     """One row, or one file of the evidence."""
 
     what: str
@@ -67,7 +67,7 @@ class Compared:
     def line(self, artefact: str) -> str:
         """As it is printed.
 
-        >>> Compared("mean of p_0", "recorded 1.0, now 2.0").line("a/table-3")
+        >>> Check("mean of p_0", "recorded 1.0, now 2.0").line("a/table-3")
         'differs  a/table-3: mean of p_0: recorded 1.0, now 2.0'
         """
         word = "note" if self.note else "differs" if self.difference else "agrees"
@@ -107,7 +107,7 @@ def _run(options: argparse.Namespace, answer: dict[str, Any]) -> int:
     return 1 if wrong else 0
 
 
-def verify(asked: Reproduction) -> Iterator[Compared]:
+def verify(asked: Reproduction) -> Iterator[Check]:
     """Files of the evidence, what the record says of it, rows; then what is made of the rows."""
     if not asked.recorded:
         yield from _guarded(_without_record(asked), asked.folder)
@@ -115,13 +115,13 @@ def verify(asked: Reproduction) -> Iterator[Compared]:
     try:
         record = read_record(asked.folder)
     except UserError as error:
-        yield Compared("record", str(error))
+        yield Check("record", str(error))
         return
     yield from _guarded(_judged_again(asked, record), asked.folder)
     yield from _guarded(_made_of_rows(asked, record), asked.folder)
 
 
-def recompute(asked: Reproduction, data: Path, root: Path) -> Iterator[Compared]:
+def recompute(asked: Reproduction, data: Path, root: Path) -> Iterator[Check]:
     """Rows from computations made anew, and from the runs that are kept.
 
     Args:
@@ -129,49 +129,49 @@ def recompute(asked: Reproduction, data: Path, root: Path) -> Iterator[Compared]
         root: folder that the computations are made in. What is there already is not made again.
     """
     if not asked.computations:
-        yield Compared("not computed again: its nets were trained", note=True)
+        yield Check("not computed again: its nets were trained", note=True)
         return
     if asked.trainings:
-        yield Compared("its nets are not trained again: their runs are those that are kept", note=True)
+        yield Check("its nets are not trained again: their runs are those that are kept", note=True)
     try:
         record = read_record(asked.folder)
         for job in asked.computations:
             job.complete(root, JobOptions(data))
         evidence = asked.evidence(computed=[job.found(root) for job in asked.computations])
     except (ValueError, OSError) as error:  # missing data, damaged evidence, a full disk
-        yield Compared("computing it again", " ".join(str(error).split()))
+        yield Check("computing it again", " ".join(str(error).split()))
         return
 
-    def compared() -> Iterator[Compared]:  # claims are asked within the guard
-        yield from compare(record, making.rows(evidence), RECOMPUTED, ROUNDING)
+    def compared() -> Iterator[Check]:  # claims are asked within the guard
+        yield from compare_rows(record, making.rows(evidence), RECOMPUTED, ROUNDING)
 
     for each in _guarded(compared(), asked.folder):
-        yield Compared(f"{each.what} (computed again)", each.difference)
+        yield Check(f"{each.what} (computed again)", each.difference)
 
 
-def _guarded(lines: Iterable[Compared], folder: Path) -> Iterator[Compared]:
+def _guarded(lines: Iterable[Check], folder: Path) -> Iterator[Check]:
     """These lines; whatever stops them is one more."""
     try:
         yield from lines
     except UserError as error:
-        yield Compared("evidence", str(error))
+        yield Check("evidence", str(error))
     except BROKEN as error:
         said = f"{type(error).__name__}: {' '.join(str(error).split())}"
-        yield Compared("record", f"{folder / RECORD} is not as `reproduce` writes it ({said}): restore it")
+        yield Check("record", f"{folder / RECORD} is not as `reproduce` writes it ({said}): restore it")
 
 
-def _without_record(asked: Reproduction) -> Iterator[Compared]:
+def _without_record(asked: Reproduction) -> Iterator[Check]:
     """A record that was taken away leaves something behind: its tables, or evidence that no other record rests on."""
     folder, out, again = asked.folder, asked.out, f"`{asked.command} --no-train`"
     left = sorted(path.name for path in folder.glob("[!.]*") if path.is_file())
     if left:
-        yield Compared("record", f"{folder} has {', '.join(left)} and no {RECORD}: restore it, or make it with {again}")
+        yield Check("record", f"{folder} has {', '.join(left)} and no {RECORD}: restore it, or make it with {again}")
         return
     states = [job.state(None, out) for job in asked.jobs]
     if states and all(state == "finished" for state in states):
-        yield Compared("record", f"evidence is complete, and there is no record: make it with {again}")
+        yield Check("record", f"evidence is complete, and there is no record: make it with {again}")
     elif alone := sorted(_folders(asked.evidence().record()) - _rested_on(asked)):
-        yield Compared("record", f"no record rests on the evidence in {', '.join(alone)}: make one with {again}")
+        yield Check("record", f"no record rests on the evidence in {', '.join(alone)}: make one with {again}")
 
 
 def _rested_on(asked: Reproduction) -> set[str]:
@@ -187,9 +187,9 @@ def _folders(evidence: Iterable[Mapping[str, Any]]) -> set[str]:
     return {part["folder"] for part in evidence}
 
 
-def _judged_again(asked: Reproduction, record: dict[str, Any]) -> Iterator[Compared]:
+def _judged_again(asked: Reproduction, record: dict[str, Any]) -> Iterator[Check]:
     """Files, then what the record says of them, then rows: each only where the one before is as it was."""
-    other = Compared("rows are not judged again, as the evidence is not that of the record", note=True)
+    other = Check("rows are not judged again, as the evidence is not that of the record", note=True)
     files = [*_files(record, asked.out)]
     yield from files
     if any(each.difference for each in files):
@@ -203,13 +203,13 @@ def _judged_again(asked: Reproduction, record: dict[str, Any]) -> Iterator[Compa
         yield other
         return
     for key, now in said.items():
-        yield Compared(key, _first_difference(record.get(key), now))
+        yield Check(key, _first_difference(record.get(key), now))
     if more := record.keys() - said.keys() - {"evidence", "rendered", "counts", "rows"}:
-        yield Compared(RECORD, f"has {', '.join(sorted(more))}, which `reproduce` does not write")
-    yield from compare(record, making.rows(found), SAME)
+        yield Check(RECORD, f"has {', '.join(sorted(more))}, which `reproduce` does not write")
+    yield from compare_rows(record, making.rows(found), SAME)
 
 
-def _files(record: dict[str, Any], out: Path) -> Iterator[Compared]:
+def _files(record: dict[str, Any], out: Path) -> Iterator[Check]:
     """Is what was packed still there, to the byte?"""
     for part in record["evidence"]:
         folder = out / part["folder"]
@@ -217,7 +217,7 @@ def _files(record: dict[str, Any], out: Path) -> Iterator[Compared]:
             found = damage(folder) or _other_files(folder, {MANIFEST: part["manifest"]})
         else:
             found = _other_files(folder, part["files"])
-        yield from (Compared(f"files of {part['folder']}", each) for each in found or [""])
+        yield from (Check(f"files of {part['folder']}", each) for each in found or [""])
 
 
 def _other_files(folder: Path, files: Mapping[str, str]) -> list[str]:
@@ -231,7 +231,7 @@ def _other_files(folder: Path, files: Mapping[str, str]) -> list[str]:
 OTHER = "not the evidence of the record: "  # of differences that change what is judged, not only what is said of it
 
 
-def _evidence(then: list[dict[str, Any]], now: list[dict[str, Any]]) -> Iterator[Compared]:
+def _evidence(then: list[dict[str, Any]], now: list[dict[str, Any]]) -> Iterator[Check]:
     """What the record says of each run and computation against what is there for this checkout's plans."""
     recorded, found = ({part["folder"]: part for part in parts} for parts in (then, now))
     for folder in {**recorded, **found}:
@@ -245,9 +245,9 @@ def _evidence(then: list[dict[str, Any]], now: list[dict[str, Any]]) -> Iterator
             lost = sorted(piece for piece in {**one, **other} if one.get(piece) != other.get(piece))
             said = f"{OTHER}this checkout asks for pieces of other parameters: {', '.join(lost)}"
             said = said if lost else _first_difference(recorded[folder], found[folder])
-        yield Compared(f"evidence in {folder}", said)
+        yield Check(f"evidence in {folder}", said)
     if [part["folder"] for part in then] != [*recorded]:
-        yield Compared("evidence", "the record has a part of it twice")
+        yield Check("evidence", "the record has a part of it twice")
 
 
 def _first_difference(then: Any, now: Any, place: str = "") -> str:
@@ -280,9 +280,9 @@ def _equal(one: Any, other: Any) -> bool:
     return json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
 
 
-def compare(
+def compare_rows(
     record: dict[str, Any], rows: Sequence[dict[str, Any]], tolerance: float, floor: float = 0.0
-) -> Iterator[Compared]:
+) -> Iterator[Check]:
     """The record's rows against rows judged anew, by quantity.
 
     Args:
@@ -293,9 +293,9 @@ def compare(
     for row in record["rows"]:
         now = anew.pop(row["quantity"], None)
         said = "no claim is about this any more" if now is None else _difference(row, now, tolerance, floor)
-        yield Compared(row["quantity"], said)
+        yield Check(row["quantity"], said)
     for quantity in anew:
-        yield Compared(quantity, "a claim that the record does not have")
+        yield Check(quantity, "a claim that the record does not have")
 
 
 def _difference(row: dict[str, Any], now: dict[str, Any], tolerance: float, floor: float) -> str:
@@ -343,14 +343,14 @@ def _is_number(encoded: Any) -> bool:
     return encoded in NO_NUMBERS if isinstance(encoded, str) else type(encoded) in (int, float)
 
 
-def _made_of_rows(asked: Reproduction, record: dict[str, Any]) -> Iterator[Compared]:
+def _made_of_rows(asked: Reproduction, record: dict[str, Any]) -> Iterator[Check]:
     """Counts and tables, which say nothing of their own."""
     counted, again = record["counts"], counts_of(record["rows"])
     different = f"recorded {in_words(counted)}; its rows say {in_words(again)}"
-    yield Compared("counts", "" if _equal(counted, again) else different)
+    yield Check("counts", "" if _equal(counted, again) else different)
     texts = tables.texts(tables.frame(record["rows"]), making.head(asked, record["standing"]))
     wrong = [said for name, text in texts.items() if (said := _other_text(asked.folder / name, text))]
-    yield Compared("tables", "; ".join(wrong))
+    yield Check("tables", "; ".join(wrong))
 
 
 def _other_text(file: Path, expected: str) -> str:

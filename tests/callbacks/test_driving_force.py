@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from callbacks import DrivingForce
-from lightning_app.measures import Force, compare, driving_force, normalisations_of
+from lightning_app.measures import Force, driving_force, normalisations_of, scale_change
 from lightning_app.modules import Arm
 from lightning_app.networks import CifarResNet, layers_of
 from lightning_app.runs import RunFolder
@@ -32,7 +32,7 @@ def test_each_epoch_is_compared_with_what_the_last_one_predicted(tmp_path):
         return tuple(found["full", epoch, f"drive/{name}/{field}"] for field in fields)
 
     for epoch in (1, 2, 3):
-        compared = [compare(Force(*of(epoch - 1, name)), Force(*of(epoch, name))) for name in [*NAMES, "scale"]]
+        compared = [scale_change(Force(*of(epoch - 1, name)), Force(*of(epoch, name))) for name in [*NAMES, "scale"]]
         for name, one in zip([*NAMES, "scale"], compared):
             assert of(epoch, name, ("observed", "agrees", "agrees_first")) == (
                 one.observed,

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lightning_app.common.errors import UserError
-from lightning_app.measures import Force, compare, driving_force, normalisations_of
+from lightning_app.measures import Force, driving_force, normalisations_of, scale_change
 from lightning_app.networks import CifarResNet, layers_of
 
 DEPTH, SKIPPED = 5, (2, 3)  # p layers, numbered from 1; a skip goes around two of them, so m = 3
@@ -157,7 +157,7 @@ def test_a_small_step_of_gradient_descent_goes_where_the_first_order_says():
     for parameter, g in zip(parameters, torch.autograd.grad(F.cross_entropy(net(x), y), parameters)):
         parameter.data.sub_(1e-6 * g)
     now = forces_on(net, x, y, F.cross_entropy)
-    compared = {name: compare(before[name], now[name]) for name in now}
+    compared = {name: scale_change(before[name], now[name]) for name in now}
     assert all(one.agrees_first == 1 for one in compared.values())
     for name in set(now) - {"scale"}:
         assert compared[name].observed == pytest.approx(1e-6 * before[name].first_order, rel=1e-2)
@@ -165,9 +165,11 @@ def test_a_small_step_of_gradient_descent_goes_where_the_first_order_says():
 
 def test_nothing_to_compare_is_neither_agreement_nor_disagreement():
     still, pushed = Force(1.0, 0.0, 0.0), Force(1.0, 1.0, -1.0)
-    assert all(math.isnan(one) for one in (compare(still, Force(2.0, 0, 0)).agrees, compare(pushed, still).agrees))
-    assert math.isnan(compare(Force(1.0, math.nan, math.nan), Force(2.0, 0, 0)).agrees)
-    found = compare(pushed, Force(0.5, 0, 0))
+    assert all(
+        math.isnan(one) for one in (scale_change(still, Force(2.0, 0, 0)).agrees, scale_change(pushed, still).agrees)
+    )
+    assert math.isnan(scale_change(Force(1.0, math.nan, math.nan), Force(2.0, 0, 0)).agrees)
+    found = scale_change(pushed, Force(0.5, 0, 0))
     assert (found.observed, found.agrees, found.agrees_first) == (-0.5, 1, 0)
 
 

@@ -18,7 +18,7 @@ from lightning_app.report.conventions import (
     UNRESOLVED,
     Convention,
     Quantity,
-    compare,
+    across_conventions,
     quantities,
     values_of,
 )
@@ -58,7 +58,7 @@ def arms(plain: dict[str, list[float]], residual: dict[str, list[float]]) -> dic
 
 def entry(run: RunFolder, quantity: Quantity = QUANTITY):
     ((pair,), _) = pairs(gather([run]), least=1)
-    ((found),) = compare(pair, [quantity])
+    ((found),) = across_conventions(pair, [quantity])
     return found
 
 

@@ -451,11 +451,11 @@ def test_a_record_that_somebody_broke_is_found_and_no_traceback(original, data):
 def test_a_value_near_rounding_is_compared_like_any_other(values, factor):
     claim = predicates.tested("deviation", 0.0, Within(0.0, 2.0), Sample(values))
     rows, recorded = rows_of([claim], Class.FORMULA, "paper"), rows_of([claim], Class.FORMULA, "paper")
-    assert [each.difference for each in verify.compare({"rows": recorded}, rows, verify.SAME)] == [""]
+    assert [each.difference for each in verify.compare_rows({"rows": recorded}, rows, verify.SAME)] == [""]
     recorded[0]["readings"][0]["values"][1] *= factor
-    (found,) = verify.compare({"rows": recorded}, rows, verify.SAME)
+    (found,) = verify.compare_rows({"rows": recorded}, rows, verify.SAME)
     assert found.difference.startswith("ours: seed 1 recorded ")
-    (found,) = verify.compare({"rows": recorded}, rows, verify.RECOMPUTED, verify.ROUNDING)
+    (found,) = verify.compare_rows({"rows": recorded}, rows, verify.RECOMPUTED, verify.ROUNDING)
     assert found.difference == ""  # what is computed again leaves another rounding
 
 
@@ -467,7 +467,7 @@ def test_a_mean_or_sd_that_cancels_may_differ_by_the_rounding_of_its_values_and_
     for change, differs in ((1e-15, False), (1e-10, True)):
         rows, recorded = rows_of([claim], Class.FORMULA, "paper"), rows_of([claim], Class.FORMULA, "paper")
         recorded[0]["readings"][0][key] += change
-        (found,) = verify.compare({"rows": recorded}, rows, verify.SAME)
+        (found,) = verify.compare_rows({"rows": recorded}, rows, verify.SAME)
         assert found.difference.startswith(f"ours: {key} recorded ") == differs == bool(found.difference)
 
 

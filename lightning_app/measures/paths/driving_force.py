@@ -17,9 +17,8 @@ Here w are the weights of the net's layers: neither lambda, nor biases, which th
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import fmean
 
 import torch
 from torch import nn
@@ -44,7 +43,7 @@ class Force:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class ScaleChange:
     """What became of a scale since the last measurement, and whether that one's forces said so."""
 
     observed: float  # change of the scale
@@ -104,24 +103,14 @@ def driving_force(
     return forces | {SCALE: Force(float(size), -float(along / size), float(second / size))}
 
 
-def compare(before: Force, now: Force) -> Comparison:
+def scale_change(before: Force, now: Force) -> ScaleChange:
     """Whether an earlier measurement's forces had the sign of what became of the scale.
 
-    >>> compare(Force(1.0, -0.5, 0.1), Force(1.5, 0.0, 0.0))
-    Comparison(observed=0.5, agrees=1.0, agrees_first=0.0)
+    >>> scale_change(Force(1.0, -0.5, 0.1), Force(1.5, 0.0, 0.0))
+    ScaleChange(observed=0.5, agrees=1.0, agrees_first=0.0)
     """
     observed = now.size - before.size
-    return Comparison(observed, _same_sign(before.second_order, observed), _same_sign(before.first_order, observed))
-
-
-def share(signs: Iterable[float]) -> float:
-    """Mean of ones and zeros without those that are NaN; NaN if all are.
-
-    >>> share([1.0, math.nan, 0.0])
-    0.5
-    """
-    known = [sign for sign in signs if not math.isnan(sign)]
-    return fmean(known) if known else math.nan
+    return ScaleChange(observed, _same_sign(before.second_order, observed), _same_sign(before.first_order, observed))
 
 
 def _same_sign(predicted: float, observed: float) -> float:

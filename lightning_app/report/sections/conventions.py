@@ -52,7 +52,7 @@ RATIOS = (
 def section(page: PageData) -> Section:
     """Tables and a figure of all pairs; without a pair the conventions side by side."""
     found, notices = pairs(page, least=1)
-    entries = [entry for pair in found for entry in conventions.compare(pair, conventions.quantities())]
+    entries = [entry for pair in found for entry in conventions.across_conventions(pair, conventions.quantities())]
     entries.sort(key=lambda entry: conventions.quantities().index(entry.quantity))
     compared = [entry.quantity for entry in entries]
     alone = [table for each in conventions.quantities() if each not in compared for table in _side_by_side(page, each)]
@@ -64,7 +64,7 @@ def section(page: PageData) -> Section:
     return Section("conventions", TITLE, WHAT, [*blocks, *alone], [*_decided(entries), *notices], folded=True)
 
 
-def _decided(entries: Sequence[conventions.Comparison]) -> list[str]:
+def _decided(entries: Sequence[conventions.AcrossConventions]) -> list[str]:
     """Each quantity once, by the most that its conventions do to any pair."""
     most: dict[str, str] = {}
     for entry in sorted(entries, key=lambda entry: conventions.EFFECTS.index(entry.effect)):
@@ -74,7 +74,7 @@ def _decided(entries: Sequence[conventions.Comparison]) -> list[str]:
     return [notice.format("; ".join(found)) for notice, found in listed.items() if found]
 
 
-def _summary(entries: Sequence[conventions.Comparison]) -> Table:
+def _summary(entries: Sequence[conventions.AcrossConventions]) -> Table:
     several = len({entry.pair for entry in entries}) > 1
     few = any(entry.count(conventions.TOO_FEW) for entry in entries)
     shown = CONCLUSIONS if few else CONCLUSIONS[:-1]
@@ -98,7 +98,7 @@ def _summary(entries: Sequence[conventions.Comparison]) -> Table:
     return Table(caption, head, rows, title="What the choice of convention does")
 
 
-def _detail(quantity: conventions.Quantity, entries: Sequence[conventions.Comparison]) -> Table:
+def _detail(quantity: conventions.Quantity, entries: Sequence[conventions.AcrossConventions]) -> Table:
     several = len(entries) > 1
     at = [f"at {quantity.over}"] if quantity.over else []
     head = ["convention", *["pair"] * several, "plain", "residual", "residual / plain", "residual is", *at]
@@ -112,7 +112,7 @@ def _meanings(used: Iterable[conventions.Convention]) -> str:
     return "; ".join(f"{each.label}: {each.meaning}" for each in used) + "."
 
 
-def _row(each: conventions.Compared, several: bool) -> list[Cell]:
+def _row(each: conventions.UnderConvention, several: bool) -> list[Cell]:
     sides = [mean_cell(side.tolist()) for side in (each.plain, each.residual)]
     at = [Cell(f"{each.above} of {each.items}")] if "*" in each.convention.value else []
     pair = [Cell(each.pair.label)] * several
@@ -121,7 +121,7 @@ def _row(each: conventions.Compared, several: bool) -> list[Cell]:
     return [Cell(each.convention.label), *pair, *sides, ratio, Cell(each.conclusion), *at]
 
 
-def _figure(entries: Sequence[conventions.Comparison]) -> list[Figure]:
+def _figure(entries: Sequence[conventions.AcrossConventions]) -> list[Figure]:
     """Ratios under all conventions, a line a quantity; none where nothing has a ratio."""
     if not (shown := [entry for entry in entries if len(entry.ratios) > 1]):
         return []
@@ -136,7 +136,7 @@ def _figure(entries: Sequence[conventions.Comparison]) -> list[Figure]:
     return [Figure("conventions-ratios", RATIOS, panels, marks, _csv(entries), columns=2)]
 
 
-def _panel(part: int, entries: Sequence[conventions.Comparison], looks: dict[Pair, Style]) -> Panel:
+def _panel(part: int, entries: Sequence[conventions.AcrossConventions], looks: dict[Pair, Style]) -> Panel:
     lines = [*dict.fromkeys(entry.quantity.title for entry in entries)]
 
     def draw(axes: Axes) -> None:
@@ -151,7 +151,7 @@ def _panel(part: int, entries: Sequence[conventions.Comparison], looks: dict[Pai
     return panel(f"conventions-{part}", "Ratio by convention", draw, x="residual / plain", y="", log_x=True)
 
 
-def _csv(entries: Sequence[conventions.Comparison]) -> str:
+def _csv(entries: Sequence[conventions.AcrossConventions]) -> str:
     columns = ["quantity", "convention", "keys", "pair", "seeds", "plain", "residual", "ratio", "low", "high"]
     rows: list[tuple[object, ...]] = []
     compared = [(entry, each) for entry in entries for each in entry.conventions]
