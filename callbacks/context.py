@@ -1,7 +1,7 @@
 """What a measure is given: one net with its loss, fixed samples and memory limit. It needs no trainer."""
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from typing import Any
 
@@ -15,11 +15,13 @@ from lightning_app.common.isolation import device_of, evaluating, trained_weight
 from lightning_app.measures import needs_recalibration, recalibrated
 from lightning_app.measures.core.hooks import own_copy
 from lightning_app.measures.core.losses import (
+    Batch,
     Loss,
     OfMaps,
     ReturnedLoss,
     counted,
     cross_entropy,
+    evenly_spread,
     loss_of_net,
     scalar_loss,
 )
@@ -28,7 +30,6 @@ from lightning_app.measures.curvature.hessian import MEMORY
 log = logging.getLogger(__name__)
 _warn_once = cache(log.warning)
 
-Batch = tuple[Any, Tensor]  # inputs, a tensor (B, ...) or `Inputs`, and labels (B, ...)
 State = dict[str, dict[str, Any]]  # key -> name of a net -> what is kept
 
 RECALIBRATION = 256  # samples whose statistics a normalisation gets that has seen none
@@ -104,7 +105,7 @@ class MeasureContext:
         """
         batches = list(self._moved())
         largest = max((len(labels) for _, labels in batches), default=0)
-        return list(self._in_pieces(_joined(_spread(batches, count), largest)))
+        return list(self._in_pieces(_joined(evenly_spread(batches, count), largest)))
 
     def example(self) -> Tensor | Inputs:
         """The inputs of one sample (1, ...), to see which layers a forward pass calls.
@@ -206,17 +207,6 @@ def _where_float64_is(net: nn.Module) -> nn.Module:
         return net
     _warn_once(f"the device {device.type} has no float64: nets are measured on the {other.type}, on copies.")
     return own_copy(net).to(other)
-
-
-def _spread(batches: Sequence[Batch], count: int) -> Iterator[Batch]:
-    total, start = sum(len(labels) for _, labels in batches), 0
-    few = min(count, total)
-    for inputs, labels in batches:
-        first, last = (-(-number * few // total) for number in (start, start + len(labels)))  # samples before and after
-        rows = torch.tensor([number * total // few - start for number in range(first, last)], device=labels.device)
-        if len(rows):
-            yield inputs[rows], labels[rows]
-        start += len(labels)
 
 
 def _joined(batches: Iterable[Batch], size: int) -> Iterator[Batch]:

@@ -19,7 +19,7 @@ from lightning_app.runs.members import Member, named_members
 
 log = logging.getLogger(__name__)
 
-Pair = tuple[Member, Member]  # the original and its twin
+Twins = tuple[Member, Member]  # the original and its twin
 
 
 class TwinDivergence(LoggingCallback):
@@ -84,10 +84,10 @@ class TwinDivergence(LoggingCallback):
     def __init__(self, every_n_steps: int = 1, watch_signs: bool = True) -> None:
         self.every_n_steps = at_least(1, "TwinDivergence", every_n_steps=every_n_steps)
         self.watch_signs = watch_signs
-        self._pairs: dict[str, Pair] = {}  # by the twin's name, like all that follow
+        self._pairs: dict[str, Twins] = {}  # by the twin's name, like all that follow
         self._histories: dict[str, TwinHistory] = {}
         self._owners: dict[str, int] = {}  # the rank that trains the pair
-        self._mine: dict[str, Pair] = {}
+        self._mine: dict[str, Twins] = {}
         self._strategy: pl.strategies.Strategy | None = None
         self._watching = False
         self._watches: dict[str, SignWatch] = {}  # only while a batch is trained on

@@ -11,7 +11,7 @@ from torch.func import functional_call, jacrev
 from callbacks import HessianSpectrum
 from callbacks.context import MeasureContext
 from lightning_app.common.errors import DivergedError, UserError
-from lightning_app.measures.curvature.gauss_newton import GaussNewton, Matrix
+from lightning_app.measures.curvature.gauss_newton import Approximation, GaussNewton
 from tests.callbacks.test_calls import reader, texts
 
 
@@ -33,7 +33,7 @@ def matrix_of(operator: GaussNewton) -> torch.Tensor:
     return torch.stack([operator @ one for one in torch.eye(operator.size, dtype=torch.float64)], 1)
 
 
-@pytest.mark.parametrize("matrix", get_args(Matrix))
+@pytest.mark.parametrize("matrix", get_args(Approximation))
 def test_of_samples_in_any_batches(matrix):
     torch.manual_seed(0)
     net, x, y = (
@@ -46,7 +46,7 @@ def test_of_samples_in_any_batches(matrix):
     torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-13)
 
 
-@pytest.mark.parametrize("matrix", get_args(Matrix))
+@pytest.mark.parametrize("matrix", get_args(Approximation))
 def test_of_tokens_with_masks_and_the_loss_of_the_net(matrix):
     net, batch = reader().double(), texts(4)
     context = MeasureContext(net, [batch])

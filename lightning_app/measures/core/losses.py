@@ -1,6 +1,6 @@
 """Losses of labels a sample and of labels a token: what the mean of a batch is over, and what is wrong in it."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -24,7 +24,9 @@ from lightning_app.measures.core.hooks import call_with, hooked
 from lightning_app.networks.layers import layers_of
 
 Loss = Callable[[Tensor, Tensor], Tensor]  # (outputs, labels) -> mean of the batch, ()
-Pair = tuple[Any, Tensor]  # inputs, a tensor or `Inputs`, and labels
+Batch = tuple[Any, Tensor]  # inputs, a tensor (B, ...) or `Inputs`, and labels (B, ...)
+Batches = Iterable[tuple[Any, ...]]  # such pairs
+TRIED = 8  # samples on which it is seen whether a loss is a mean
 MAPS_1D = (nn.Conv1d, nn.ConvTranspose1d)
 
 
@@ -173,21 +175,21 @@ def _counting(labels: Tensor, loss: Loss) -> Tensor:
 
 
 @torch.no_grad()
-def no_mean(net: Callable[[Any], Tensor], pieces: Sequence[Pair], loss: Loss) -> tuple[float, float] | None:
+def no_mean(net: Callable[[Any], Tensor], pieces: Sequence[Batch], loss: Loss) -> tuple[float, float] | None:
     """Loss of a few samples together, and the mean of each one's own, where they differ: None for a mean over samples.
 
     Also for one over tokens. A sum, or a mean with weights, would make what is measured depend on the batches.
 
     Args:
         net: inputs -> outputs.
-        pieces: of the samples, on which it is tried (`spread`).
+        pieces: of the samples, on a few of which it is tried.
         loss: (outputs, labels) -> loss.
 
     >>> x, labels = torch.zeros(2, 1), torch.zeros(2, 1)
     >>> no_mean(lambda x: x + 3, [(x, labels)], nn.MSELoss(reduction="sum"))
     (18.0, 9.0)
     """
-    inputs, labels = spread(pieces)
+    inputs, labels = _few(pieces)
     together, alone = net(inputs), [net(one) for one in inputs.split(1)]
     tried = [labels]
     if labels.ndim == 1 and (classes := _weighted_classes(loss)):  # which samples of one class would hide
@@ -210,24 +212,30 @@ def _weighted_classes(loss: Any) -> int:
     return len(weight) if isinstance(loss, nn.CrossEntropyLoss | nn.NLLLoss) and isinstance(weight, Tensor) else 0
 
 
-def spread(pieces: Sequence[Pair], most: int = 8) -> Pair:
-    """At most so many samples, evenly spread over the pieces that have the form of the largest one.
+def _few(pieces: Sequence[Batch]) -> Batch:
+    """At most `TRIED` samples, evenly spread over the pieces that have the form of the largest one.
 
     No more than that one has, which says what fits into memory, but two at least: one alone is its own mean.
 
-    >>> spread([(torch.arange(3), torch.arange(3)), (torch.arange(3, 16), torch.arange(3, 16))])[1].tolist()
+    >>> _few([(torch.arange(3), torch.arange(3)), (torch.arange(3, 16), torch.arange(3, 16))])[1].tolist()
     [0, 2, 4, 6, 8, 10, 12, 14]
     """
     form = form_of(max(pieces, key=lambda piece: len(piece[1])))  # sequences of another length cannot be joined with it
     alike = [piece for piece in pieces if form_of(piece) == form]
-    most = max(2, min(most, max(len(labels) for _, labels in alike)))
-    step, start, found = -(-sum(len(labels) for _, labels in alike) // most), 0, []
-    for inputs, labels in alike:
-        rows = range(-start % step, len(labels), step)
-        found += [(inputs[[*rows]], labels[[*rows]])] * (len(rows) > 0)
-        start += len(labels)
-    some, of_some = zip(*found)
+    some, of_some = zip(*evenly_spread(alike, max(2, min(TRIED, max(len(labels) for _, labels in alike)))))
     return joined(some), torch.cat(of_some)
+
+
+def evenly_spread(batches: Sequence[Batch], count: int) -> Iterator[Batch]:
+    """So many samples of all (all if there are fewer), each as part of its batch."""
+    total, start = sum(len(labels) for _, labels in batches), 0
+    few = min(count, total)
+    for inputs, labels in batches:
+        first, last = (-(-number * few // total) for number in (start, start + len(labels)))  # samples before and after
+        rows = torch.tensor([number * total // few - start for number in range(first, last)], device=labels.device)
+        if len(rows):
+            yield inputs[rows], labels[rows]
+        start += len(labels)
 
 
 def wrong(outputs: Tensor, labels: Tensor, loss: Loss) -> Tensor | None:

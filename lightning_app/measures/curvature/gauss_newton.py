@@ -19,10 +19,10 @@ from lightning_app.common.calls import adapt
 from lightning_app.common.errors import DivergedError, UserError
 from lightning_app.common.isolation import attention_written_out, unrounded
 from lightning_app.measures.core.hooks import check_evaluating, own_copy, shared_copy
-from lightning_app.measures.core.losses import Loss, cross_entropy, rows_of
-from lightning_app.measures.curvature.hessian import CHUNK, InParameters, Pairs, chosen, cut
+from lightning_app.measures.core.losses import Batches, Loss, cross_entropy, rows_of
+from lightning_app.measures.curvature.hessian import CHUNK, InParameters, chosen, cut
 
-Matrix = Literal["gauss_newton", "empirical_fisher"]
+Approximation = Literal["gauss_newton", "empirical_fisher"]
 
 
 class GaussNewton(InParameters):
@@ -51,8 +51,8 @@ class GaussNewton(InParameters):
     def __init__(
         self,
         net: nn.Module,
-        batches: Pairs,
-        matrix: Matrix = "gauss_newton",
+        batches: Batches,
+        matrix: Approximation = "gauss_newton",
         loss: Loss = cross_entropy,
         double: bool = False,
     ) -> None:
@@ -86,7 +86,7 @@ class GaussNewton(InParameters):
 
     @unrounded()
     @torch.no_grad()
-    def _checked(self, terms: "_Terms", loss: Loss, matrix: Matrix) -> Tensor:
+    def _checked(self, terms: "_Terms", loss: Loss, matrix: Approximation) -> Tensor:
         """The labels of the rows, of a loss that is their mean cross-entropy."""
         outputs = self._net(terms.inputs)
         rows, labels = rows_of(outputs, terms.labels, loss)

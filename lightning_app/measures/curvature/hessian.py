@@ -31,10 +31,8 @@ from lightning_app.common.calls import adapt
 from lightning_app.common.errors import UserError
 from lightning_app.common.isolation import attention_written_out, trained_weights, unrounded, with_float64
 from lightning_app.measures.core.hooks import check_evaluating, own_copy, shared_copy
-from lightning_app.measures.core.losses import Loss, counted, cross_entropy, no_mean
+from lightning_app.measures.core.losses import Batches, Loss, counted, cross_entropy, no_mean
 from lightning_app.measures.curvature.bilinear import BilinearConvolutions
-
-Pairs = Iterable[tuple[Any, ...]]  # (inputs, labels), inputs a tensor or `Inputs`
 
 CHUNK = 64 * 3 * 32 * 32  # numbers that a graph's inputs hold: 64 CIFAR images, which stay in a CPU's cache
 COLUMNS = 64  # of a dense Hessian at once
@@ -114,7 +112,7 @@ class Hessian(InParameters):
     def __init__(
         self,
         net: nn.Module,
-        batches: Pairs,
+        batches: Batches,
         loss: Loss = cross_entropy,
         names: Sequence[str] | None = None,
         double: bool = False,
@@ -366,7 +364,7 @@ def chosen(net: nn.Module, names: Sequence[str] | None = None) -> dict[str, nn.P
     return chosen
 
 
-def cut(batches: Pairs, dtype: torch.dtype, at_most: Callable[[Any], int]) -> list[tuple[Any, Tensor]]:
+def cut(batches: Batches, dtype: torch.dtype, at_most: Callable[[Any], int]) -> list[tuple[Any, Tensor]]:
     """The samples in pieces of at most so many, whatever the loader's batch size."""
     pieces: list[tuple[Any, Tensor]] = []
     for inputs, labels in batches:

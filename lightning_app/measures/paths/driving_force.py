@@ -25,8 +25,8 @@ from torch import nn
 
 from lightning_app.common.errors import UserError
 from lightning_app.common.isolation import trained_weights, unwrapped
-from lightning_app.measures.core.losses import Loss, cross_entropy
-from lightning_app.measures.curvature.hessian import MEMORY, Hessian, Pairs
+from lightning_app.measures.core.losses import Batches, Loss, cross_entropy
+from lightning_app.measures.curvature.hessian import MEMORY, Hessian
 from lightning_app.measures.weights.normalisation import Normalisation
 from lightning_app.networks.layers import Layer
 
@@ -53,7 +53,7 @@ class ScaleChange:
 
 def driving_force(
     net: nn.Module,
-    batches: Pairs,
+    batches: Batches,
     layers: Sequence[Layer],
     norms: Sequence[Normalisation] = (),
     loss: Loss = cross_entropy,

@@ -31,8 +31,8 @@ from lightning_app.common.isolation import trained_weights, unwrapped
 from lightning_app.common.numbers import plural
 from lightning_app.measures.core.histogram import Histogram
 from lightning_app.measures.core.hooks import check_evaluating, nearly_same, own_copy, shared_copy
-from lightning_app.measures.core.losses import Loss, Pair, counted, cross_entropy, rows_of, scalar_loss
-from lightning_app.measures.curvature.hessian import MEMORY, Pairs
+from lightning_app.measures.core.losses import Batch, Batches, Loss, counted, cross_entropy, rows_of, scalar_loss
+from lightning_app.measures.curvature.hessian import MEMORY
 from lightning_app.measures.paths import rules  # noqa: F401, which `unravel` finds by torch function
 from lightning_app.measures.paths.unravel import STARTS, AtRoot, ByLength, Kind, NoPaths, unravel
 
@@ -239,7 +239,7 @@ class EffectiveDepth:
 
 def effective_depth(
     net: nn.Module,
-    batches: Pairs,
+    batches: Batches,
     loss: Loss = cross_entropy,
     gradient_samples: int | None = None,
     at_once: int | None = None,
@@ -285,7 +285,7 @@ def effective_depth(
     )
 
 
-def _lengths(net: nn.Module, pairs: Sequence[Pair]) -> Tensor:
+def _lengths(net: nn.Module, pairs: Sequence[Batch]) -> Tensor:
     """Of all paths, (R,): the same for all batches, of which one sample is looked at."""
     first, *others = (path_outputs(net, inputs[:1]) for inputs, _ in pairs)
     if len(first.input_lengths) < 2:
@@ -301,12 +301,12 @@ def _lengths(net: nn.Module, pairs: Sequence[Pair]) -> Tensor:
     return first.lengths
 
 
-def _pieces(pairs: Iterable[Pair], size: int) -> Iterator[Pair]:
+def _pieces(pairs: Iterable[Batch], size: int) -> Iterator[Batch]:
     for inputs, labels in pairs:
         yield from zip(inputs.split(size), labels.split(size), strict=True)
 
 
-def _first(pairs: Iterable[Pair], count: int | None) -> Iterator[Pair]:
+def _first(pairs: Iterable[Batch], count: int | None) -> Iterator[Batch]:
     for inputs, labels in pairs:
         if count is None or count > 0:
             yield inputs[:count], labels[:count]
@@ -329,7 +329,7 @@ def _rows(parts: Tensor, labels: Tensor, loss: Loss) -> Tensor:
 
 
 def _gradient_squares(
-    net: nn.Module, pairs: Sequence[Pair], loss: Loss, lengths: Tensor, at_once: int
+    net: nn.Module, pairs: Sequence[Batch], loss: Loss, lengths: Tensor, at_once: int
 ) -> tuple[Tensor, float]:
     """|g_r|^2, (R,), of the mean over all samples, 0 where nothing is trained; and the share of g_gates."""
     chunk = min(GRADIENT_CHUNK, at_once)
