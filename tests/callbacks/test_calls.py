@@ -236,9 +236,7 @@ def test_samples_whose_label_is_ignored_count_in_nothing():
     assert found["probe/error"] == expected["probe/error"] and counted(ignoring, few.loss) == int(kept.sum()) == 2
     for name, gradient in alone.gradient().items():
         torch.testing.assert_close(few.gradient()[name], gradient, rtol=1e-4, atol=1e-7)
-    all_of, some_of = (
-        noise_injection(net, context.batches(), [0.3], ["relative"], 1)["relative"] for context in (few, alone)
-    )
+    all_of, some_of = (noise_injection(net, context.batches(), [0.3], draws=1)["relative"] for context in (few, alone))
     torch.testing.assert_close(all_of.risk, some_of.risk, rtol=1e-5, atol=1e-7)
     assert torch.equal(all_of.error, some_of.error)
     hessians = [Hessian(net, context.samples(8), context.loss, names=["heads.head.bias"]) for context in (few, alone)]

@@ -17,6 +17,7 @@ from lightning_app.measures import (
     noise_bound,
     probe_forward,
 )
+from lightning_app.measures.noise_stability.bound import QUANTILE
 from lightning_app.networks import CifarResNet, SimplifiedNet
 from tests.measures.nets import drawn, labelled
 
@@ -24,12 +25,12 @@ BATCHES = labelled(40)
 net = partial(drawn, std=0.2)
 
 
-def bound(some: nn.Module, batches: list[tuple[Tensor, Tensor]] | None = None, **more) -> NoiseBound:
+def bound(some: nn.Module, batches: list[tuple[Tensor, Tensor]] | None = None) -> NoiseBound:
     ((images, labels),) = batches = batches or BATCHES
     by_layer = cushions(some.layers(), probe_forward(some, some.layers(), batches).layers)
     c = contraction(some, batches).maximum
     with torch.no_grad():
-        return noise_bound(by_layer, minimal_cushions(some, batches), c, some(images), labels, **more)
+        return noise_bound(by_layer, minimal_cushions(some, batches), c, some(images), labels)
 
 
 @pytest.mark.parametrize("kind", [(SimplifiedNet, 8, True), (SimplifiedNet, 8, False), (CifarResNet, 8, True)])
@@ -45,7 +46,7 @@ def test_the_factors_make_up_the_product(kind):
 
 def test_factors_are_those_of_the_parts():
     some, ((images, labels),) = net(), BATCHES
-    found = bound(some, quantile=0.25)
+    found = bound(some)
     by_layer = cushions(some.layers(), probe_forward(some, some.layers(), BATCHES).layers)
     assert found.cushions.tolist() == pytest.approx([each.minimum for each in by_layer.values()], rel=1e-6)
     assert torch.equal(found.interlayer, minimal_cushions(some, BATCHES).minimal)  # layers and cuts, one to one
@@ -53,7 +54,7 @@ def test_factors_are_those_of_the_parts():
     logits = some(images).detach()
     assert found.output == pytest.approx(float(logits.norm(dim=1).max()))
     right = margins(logits, labels)[logits.argmax(1) == labels]
-    assert found.margin == pytest.approx(float(right.quantile(0.25)))
+    assert found.margin == pytest.approx(float(right.quantile(QUANTILE)))
     assert found.margin_loss == pytest.approx(float((margins(logits, labels) <= found.margin).double().mean()))
     assert found.count == 40
 

@@ -24,6 +24,8 @@ from lightning_app.measures.core.hooks import sample_norms
 from lightning_app.measures.noise_stability.cushions import CushionStatistics
 from lightning_app.measures.noise_stability.minimal_cushions import MinimalCushions
 
+QUANTILE = 0.1  # of the margins: gamma
+
 
 @dataclass(frozen=True, eq=False)
 class NoiseBound:
@@ -58,17 +60,16 @@ def noise_bound(
     contraction: float,
     logits: Tensor,
     labels: Tensor,
-    quantile: float = 0.1,
 ) -> NoiseBound:
     """Put the factors together: cushions by layer over S, c, and the logits f(x), (m, classes), and labels, (m,), of S.
 
-    mu_{i->}, being expensive, may be the minimum over some of the samples only. gamma is a quantile of the margins of the samples
+    mu_{i->}, being expensive, may be the minimum over some of the samples only. gamma is the `QUANTILE` of the margins of the samples
     that are classified right: positive from the start, and for a net without errors the usual quantile of all margins.
     Scaling the logits scales output and margin alike and leaves the logarithms as they are.
     """
     over_samples = margins(logits, labels)
     right = over_samples[over_samples > 0]
-    gamma = float(right.quantile(quantile)) if len(right) else math.nan
+    gamma = float(right.quantile(QUANTILE)) if len(right) else math.nan
     by_layer = [found for name, found in cushions.items() if name in interlayer.cut_after]
     behind = interlayer.minimal[[interlayer.cut_after[name] for name in cushions if name in interlayer.cut_after]]
     output = float(sample_norms(logits).max())

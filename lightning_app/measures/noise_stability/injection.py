@@ -51,7 +51,6 @@ def noise_injection(
     net: nn.Module,
     batches: Iterable[tuple[Tensor, Tensor]],
     strengths: Sequence[float] = STRENGTHS,
-    scales: Sequence[Scale] = SCALES,
     draws: int = 2,
     seed: int = 0,
     loss: Loss = cross_entropy,
@@ -66,7 +65,6 @@ def noise_injection(
         net: images -> logits, in evaluation mode.
         batches: (images, labels).
         strengths: s >= 0; at 0 the answer is 0 exactly.
-        scales: see the module.
         draws: noises a layer.
         seed: of the noises, beside a layer's place among the net's layers.
         loss: says which label a token is compared with; risk is the cross-entropy, whatever it is.
@@ -91,7 +89,7 @@ def noise_injection(
         for number, layer in enumerate(layers):
             if layer.name not in cuts.cut_after or layer.name not in first:
                 continue
-            for norm in {norms[layer.name][scale] for scale in scales}:
+            for norm in {norms[layer.name][scale] for scale in SCALES}:
                 noises = [norm * _unit_noise(layer.weight, (seed, number, draw)) for draw in range(draws)]
                 responses = [_response(cuts, layer, labels, s * noise, loss) for noise in noises for s in strengths]
                 by_draw = torch.stack(responses).unflatten(0, (draws, len(strengths)))  # (draws, S, 3, B)
@@ -105,7 +103,7 @@ def noise_injection(
     lengths, terms = torch.cat(samples, 1)
     return {
         scale: _responses(called, strengths, [norms[name][scale] for name in called], found, lengths == 0, terms)
-        for scale in scales
+        for scale in SCALES
     }
 
 

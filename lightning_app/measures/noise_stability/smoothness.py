@@ -16,17 +16,19 @@ from torch import Tensor, nn
 from lightning_app.measures.core.cuts import CutNet
 from lightning_app.measures.core.hooks import sample_norms
 
+QUANTILE = 0.05  # delta
+
 
 @dataclass(frozen=True, eq=False)
 class Smoothness:
-    """rho over samples, draws and pairs of cuts i < j. Dimensionless, >= 0; larger is smoother, infinity is linear.
+    """rho over samples and pairs of cuts i < j. Dimensionless, >= 0; larger is smoother, infinity is linear.
 
     Unnamed statistics follow the definition, ``M(x + eta) - J (x + eta)``, which holds biases against the net: in a net
     with biases or BatchNorm ``M(x) != J x``, and rho goes to 0 with the noise. The others take the error of
     linearisation alone, ``M(x + eta) - M(x) - J eta``; without biases the two agree. NaN: a net without cuts.
     """
 
-    rho: float  # at `quantile` of (sample, draw), each with its least smooth pair of cuts
+    rho: float  # at `quantile` of the samples, each with its least smooth pair of cuts
     minimum: float  # over everything
     median: float  # of the same distribution as rho
     rho_linearisation: float  # rho of the error of linearisation alone
@@ -34,7 +36,7 @@ class Smoothness:
     median_linearisation: float  # of the same distribution as rho_linearisation
     strength: float  # ||eta|| / ||x^i||
     quantile: float  # delta, at which rho is taken
-    pairs: Tensor  # (d, d) float64, median over samples and draws by pair of cuts; NaN for j <= i
+    pairs: Tensor  # (d, d) float64, median over samples by pair of cuts; NaN for j <= i
     pairs_linearisation: Tensor  # (d, d) float64
 
 
@@ -43,34 +45,28 @@ def smoothness(
     net: nn.Module,
     batches: Iterable[tuple[Tensor, Tensor]],
     strength: float = 0.1,
-    draws: int = 1,
-    quantile: float = 0.05,
     seed: int = 0,
 ) -> Smoothness:
     """``rho = ||eta|| ||x^j|| / (||x^i|| ||M^{i,j}(x^i + eta) - J^{i,j} (x^i + eta)||)``, J at the clean x^i.
 
-    The theory asks for the minimum over all samples with probability 1 - delta over the noise; with few draws the
-    quantile is taken over samples and draws together, and the minimum is given beside it. Its bound assumes rho >= 3 d.
+    The theory asks for the minimum over all samples with probability 1 - delta over the noise; with one draw
+    for every sample the quantile is taken over samples, and the minimum is given beside it. Its bound assumes rho >= 3 d.
 
     Args:
         net: in evaluation mode; what x^i is, `cuts` says.
         batches: (images, labels); the labels are ignored.
         strength: ||eta|| / ||x^i||, exactly, for every sample. eta is Gaussian, in place of the noise that changed
             weights of earlier layers cause; the seed is its.
-        draws: of eta, for every sample and cut.
-        quantile: delta.
 
     Special values: infinity where the error is 0, as that of linearisation where a later signal is constant. Linear
     maps, and noise that switches no ReLU, are infinite up to rounding: 1e6 times the strength in float32.
 
-    Cost: about 2.5 d draws forward passes.
+    Cost: about 2.5 d forward passes.
     """
     generator = torch.Generator().manual_seed(seed)
-    found = []
-    for images, _ in batches:
-        cuts = CutNet(net, images)
-        found += [_rho(cuts, strength, generator) for _ in range(draws)]
-    rho = torch.cat(found, -1)  # (2, d, d, n), infinite for j <= i
+    rho = torch.cat(
+        [_rho(CutNet(net, images), strength, generator) for images, _ in batches], -1
+    )  # (2, d, d, n), infinite for j <= i
     worst = rho.flatten(1, 2).amin(1)  # (2, n)
     pairs = rho.median(-1).values
     later = torch.ones(rho.shape[1:3], dtype=torch.bool).triu(1)  # j > i
@@ -80,10 +76,10 @@ def smoothness(
     statistics: dict[str, Any] = {}
     for suffix, values, of_pairs in zip(("", "_linearisation"), worst, pairs):
         # Order statistics, as infinities have no mean; `torch.quantile` makes NaN of them.
-        minimum, low, median = np.quantile(values, (0, quantile, 0.5), method="lower").tolist()
+        minimum, low, median = np.quantile(values, (0, QUANTILE, 0.5), method="lower").tolist()
         statistics |= {f"rho{suffix}": low, f"minimum{suffix}": minimum}
         statistics |= {f"median{suffix}": median, f"pairs{suffix}": of_pairs}
-    return Smoothness(strength=strength, quantile=quantile, **statistics)
+    return Smoothness(strength=strength, quantile=QUANTILE, **statistics)
 
 
 def _rho(cuts: CutNet, strength: float, generator: torch.Generator) -> Tensor:

@@ -149,13 +149,13 @@ class Lemma4(Checked):
     hessians: float  # largest difference between the Hessian's entries of two units at any two places, at zero
 
 
-def lemma_4(form: ShortcutForm, x: Tensor, y: Tensor, generator: torch.Generator | None = None) -> Lemma4:
+def lemma_4(form: ShortcutForm, x: Tensor, y: Tensor) -> Lemma4:
     """Two units at places r1 < r2 of a net, all others 0, are as good at any other two places; arguments as of `lemma_3`.
 
     All pairs of places are compared with the first two, at a `torch.func.hessian` of two units' parameters each.
     """
-    size, generator = form.unit_size(x.shape[1]), generator or torch.Generator().manual_seed(0)
-    pair = torch.randn(2, size, generator=generator, dtype=x.dtype)
+    size = form.unit_size(x.shape[1])
+    pair = torch.randn(2, size, generator=torch.Generator().manual_seed(0), dtype=x.dtype)
 
     def loss(pair: Tensor, places: tuple[int, int]) -> Tensor:
         zero = pair.new_zeros(size)

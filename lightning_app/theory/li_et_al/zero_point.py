@@ -29,6 +29,8 @@ from lightning_app.theory.li_et_al.lemmas import Checked, directional_derivative
 from lightning_app.theory.li_et_al.linear import Moments, hessian
 from lightning_app.theory.li_et_al.shortcut import Activation, ShortcutForm
 
+DIRECTIONS = 3  # along which derivatives of all orders are compared
+
 
 @dataclass(frozen=True, eq=False)
 class ZeroPoint:
@@ -134,12 +136,10 @@ class Deviations(Checked):
     leading: float  # of the directional derivative of order n, n! c sum_r <M, V^{r,n} ... V^{r,1}>, divided by n!
 
 
-def zero_point_deviations(
-    form: ShortcutForm, x: Tensor, y: Tensor, directions: int = 3, generator: torch.Generator | None = None
-) -> Deviations:
+def zero_point_deviations(form: ShortcutForm, x: Tensor, y: Tensor) -> Deviations:
     """Theorem 2 against automatic differentiation, for one net and one set of data.
 
-    Along so many random directions, of standard normal entries (None: of seed 0), derivatives of the orders 1 to n are taken.
+    Along `DIRECTIONS` random directions, of standard normal entries, derivatives of the orders 1 to n are taken.
     Cost: `torch.func.hessian`, so (R q) forward passes and about as many backward ones: keep R, d and m moderate.
     """
     theory, zero = zero_point(form, x, y), x.new_zeros(form.units * form.unit_size(x.shape[1]))
@@ -148,9 +148,9 @@ def zero_point_deviations(
         return form.loss(parameters, x, y)
 
     H = autograd_hessian(loss)(zero)
-    generator = generator or torch.Generator().manual_seed(0)
+    generator = torch.Generator().manual_seed(0)
     lower, leading = [0.0], []
-    for _ in range(directions):
+    for _ in range(DIRECTIONS):
         direction = torch.randn(len(zero), generator=generator, dtype=x.dtype)
         *below, last = directional_derivatives(loss, zero, direction, form.n).tolist()
         lower += [abs(value) for value in below]

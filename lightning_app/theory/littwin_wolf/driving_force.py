@@ -122,7 +122,7 @@ class Theorem3:
     predicted: float  # the same from the drive, (mu/lambda_l)^2 times it, but for O(mu^3)
 
 
-def theorem_3(net: SkipNet, layer: int, mu: float = 1e-4) -> Theorem3:
+def theorem_3(net: SkipNet, layer: int) -> Theorem3:
     """The second-order drive of lambda_l: after a step ``w - mu g`` of the weights, where does its own gradient point?
 
         d/dmu dL/dlambda_l(w - mu g) = -(1/lambda_l) ||g_m + g_p||^2           if no connection skips l,
@@ -133,7 +133,7 @@ def theorem_3(net: SkipNet, layer: int, mu: float = 1e-4) -> Theorem3:
     sign of the step only: the last four are taken where it holds, at the nearest point in one matrix. Elsewhere the drive is
     O(mu^2) beside the ordinary step of O(mu).
 
-    The step is mu ||w|| long, and the layer one of 0..p-1.
+    The step is `STEP_OF_W` ||w|| long, and the layer one of 0..p-1.
     """
     value = net.lambdas[layer]
     observed, closed = _along_the_gradient(net, lambda here: _by_lambda(here, layer)), -_drive(net, layer) / value
@@ -142,14 +142,14 @@ def theorem_3(net: SkipNet, layer: int, mu: float = 1e-4) -> Theorem3:
     identity, energy = (observed - closed).abs() / size, (-energy / 2 - closed).abs() / size
     # The nearest net, in one matrix, with dL/dlambda_l = 0: L_p = 0 for a skipped layer, else L = 0; linear in that matrix.
     part, which = (SkipNet.through, net.block.start) if layer in net.block else (SkipNet.loss, 0)
-    rest = _at_rest(_without(net, part, which), layer, mu)
+    rest = _at_rest(_without(net, part, which), layer)
     return Theorem3(float(identity), float(energy), layer in net.block, **rest)
 
 
-def _at_rest(net: SkipNet, layer: int, mu: float) -> dict[str, float]:
+def _at_rest(net: SkipNet, layer: int) -> dict[str, float]:
     """One step of the weights and then one of lambda_l, by the gradient there (Eqs. 24, 25)."""
     g, value, drive = _gradient(net, SkipNet.loss), net.lambdas[layer], _drive(net, layer)
-    mu = mu * float(net.w.norm() / g.norm())
+    mu = STEP_OF_W * float(net.w.norm() / g.norm())
     stepped = value - mu * _by_lambda(net.with_weights(net.w - mu * g), layer)
     norms = _gradient(net, SkipNet.through).norm() / _gradient(net, SkipNet.around).norm()
     found = {
@@ -231,6 +231,7 @@ def _scale(net: SkipNet) -> Tensor:
 
 
 POINTS = 6  # on either side: exact for polynomials of degree 12, and so for nets of 12 layers
+STEP_OF_W = 1e-4  # relative, of theorem 3's step of gradient descent
 STEP = 0.02  # relative: what is no polynomial, 1 / C, is one to 1e-16 so near
 
 

@@ -100,6 +100,7 @@ STEPS = 20
 AT_ZERO = 1e-10  # norm of the gradient of what counts as converged; it is of the order of 1 elsewhere
 APART = 1e-5  # least distance of two critical points
 LINEAR = 1e-9  # 1 + y below which a mixture is a linear function, up to rounding
+ROUNDS = 30  # of starts, at most
 SEEN = 5  # how often each must have been found for the search to end
 
 
@@ -121,12 +122,10 @@ class CriticalPoints:
         return self.indices.bincount(minlength=self.points.shape[1])
 
 
-def critical_points(
-    mixture: SphericalMixture, generator: torch.Generator, starts: int = 100, rounds: int = 30
-) -> list[CriticalPoints]:
+def critical_points(mixture: SphericalMixture, generator: torch.Generator, starts: int = 100) -> list[CriticalPoints]:
     """All critical points of every sample, by Newton's method from random points of the sphere.
 
-    Rounds of starts until Morse's count comes out and every point was found `SEEN` times, or the rounds are over: whether it
+    Rounds of starts until Morse's count comes out and every point was found `SEEN` times, or `ROUNDS` are over: whether it
     came out is said by `CriticalPoints.complete`. Where f(-x) = +-f(x), with every point its opposite is found. (A strong
     linear term leaves few critical points and small basins to Newton's method: it takes many rounds.)
 
@@ -137,7 +136,7 @@ def critical_points(
     seen: list[Tensor] = [torch.empty(0, dtype=torch.long)] * samples
     found: dict[int, CriticalPoints] = {}
     left = list(range(samples))
-    for _ in range(rounds):
+    for _ in range(ROUNDS):
         if not left:
             break
         begun = normalize(torch.randn(len(left), starts, Lambda, generator=generator, dtype=torch.float64), dim=-1)
