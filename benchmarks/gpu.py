@@ -55,7 +55,7 @@ from lightning_app.common.batch_plan import BatchPlan
 from lightning_app.common.errors import UserError, first_line
 from lightning_app.common.files import write_atomically
 from lightning_app.common.isolation import Float32, tensors_in, use_float32
-from lightning_app.datamodules.loaders import Upcoming
+from lightning_app.datamodules.loaders import UngatheredBatches
 from lightning_app.measures import Hessian, cushions, interlayer_cushions, probe_forward, spectrum
 from lightning_app.modules import backends, graphs
 from lightning_app.modules.backends import Pass, one_by_one
@@ -376,7 +376,7 @@ def bank_step(at: Run, nets: int, way: str, precision: str, how: str) -> Step:
     return lambda: replay(next(following))
 
 
-def replays(at: Run, whole: WholeStep, precision: str) -> Callable[[Upcoming], None]:
+def replays(at: Run, whole: WholeStep, precision: str) -> Callable[[UngatheredBatches], None]:
     """One step each, by the graph; on a CPU by what would be in it."""
     batches, count = whole.batches, at.size.batch
 
@@ -386,7 +386,7 @@ def replays(at: Run, whole: WholeStep, precision: str) -> Callable[[Upcoming], N
 
     run = Replay(work, lambda: batches.position.zero_()) if at.graphs else work
 
-    def replay(upcoming: Upcoming) -> None:
+    def replay(upcoming: UngatheredBatches) -> None:
         batches.move_to(upcoming)
         run()
         batches.moved(count)
@@ -394,7 +394,7 @@ def replays(at: Run, whole: WholeStep, precision: str) -> Callable[[Upcoming], N
     return replay
 
 
-def whole_of(at: Run, nets: int, how: str) -> tuple[WholeStep, list[Upcoming]]:
+def whole_of(at: Run, nets: int, how: str) -> tuple[WholeStep, list[UngatheredBatches]]:
     """The step of a bank of residual nets, and the places of an epoch's batches, all of one size."""
     last = how in ("compiled", "channels_last")
     memory = torch.channels_last if last else torch.contiguous_format

@@ -67,7 +67,7 @@ def rows_of_vector(name: str, comparison: Comparison) -> list[Row]:
     ]
 
 
-class OfTokens(nn.Module):
+class TokenNet(nn.Module):
     """A GPT-2 with its outputs as torch's cross-entropy takes them: (B, classes, T)."""
 
     def __init__(self) -> None:
@@ -87,7 +87,7 @@ def tokens() -> tuple[nn.Module, Batches]:
     """A net and random sequences, each with the next token as its label."""
     drawn = torch.randint(VOCABULARY, (SEQUENCES, LENGTH + 1), generator=torch.Generator().manual_seed(0))
     x, y = (part.to(DEVICE) for part in (drawn[:, :-1].contiguous(), drawn[:, 1:].contiguous()))
-    return OfTokens().eval().to(DEVICE), [(x, y)]
+    return TokenNet().eval().to(DEVICE), [(x, y)]
 
 
 def of_vector(net: nn.Module, batches: Batches, gauss_newton: type[GaussNewton] | None = None) -> dict[str, Any]:

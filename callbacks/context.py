@@ -17,7 +17,7 @@ from lightning_app.measures.core.hooks import own_copy
 from lightning_app.measures.core.losses import (
     Batch,
     Loss,
-    OfMaps,
+    LossOfMaps,
     ReturnedLoss,
     counted,
     cross_entropy,
@@ -186,7 +186,7 @@ class MeasureContext:
             inputs, labels = pair_of(batch, self.net, with_labels=returned)
             inputs = inputs.to(like.device, like.dtype if inputs.is_floating_point() else None)
             inputs = inputs.each(_differentiable) if isinstance(inputs, Inputs) else _differentiable(inputs)
-            if isinstance(self.loss, (OfMaps, ReturnedLoss)) and not found:
+            if isinstance(self.loss, (LossOfMaps, ReturnedLoss)) and not found:
                 with evaluating(self.net):
                     self.loss.look(self.net, inputs)
             found = True

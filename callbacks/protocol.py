@@ -133,7 +133,7 @@ def loss_of(pl_module: pl.LightningModule) -> Loss:
     return cross_entropy
 
 
-class _OfTokens:
+class _LossOfTokens:
     """A CrossEntropyLoss that also takes the outputs (B, T, classes) of tokens, which training flattens for it."""
 
     def __init__(self, criterion: nn.CrossEntropyLoss) -> None:
@@ -146,7 +146,7 @@ class _OfTokens:
 
 def _of_two_arguments(loss: Loss, where: str) -> Loss:
     if isinstance(loss, nn.CrossEntropyLoss):
-        return _OfTokens(loss)
+        return _LossOfTokens(loss)
     try:
         inspect.signature(loss).bind(None, None)
     except ValueError:  # a builtin tells nobody what it takes

@@ -45,7 +45,7 @@ class TwinDivergence(LoggingCallback):
         | ``twin/layer02_at_start`` | ReLU input | largest difference at layer 2 in the first batch |
         | ``twin/layer02_after_one_step`` | ReLU input | the same in the second batch |
         | ``twin/layer02_at_start_mean``, ``twin/layer02_after_one_step_mean`` | ReLU input | the mean instead |
-        | ``twin/steps/<field>`` | below | arrays of the epoch's steps: fields of `Steps` |
+        | ``twin/steps/<field>`` | below | arrays of the epoch's steps: fields of `StepRecord` |
         | ``cost/twin`` | s | what watching and comparing took |
 
     Interpretation:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lightning_app.board.worker import Asked, Drawn, Stamp, stamp_of
+from lightning_app.board.worker import PageRequest, PageUpdate, Stamp, stamp_of
 from lightning_app.report.blocks import Figure, Section
 from lightning_app.report.page import AFTER, BEFORE, render, seldom_collected, title_of
 from lightning_app.report.page_data import PageData, page_of
@@ -41,7 +41,7 @@ class Drawer:
         self._page = lru_cache(PAGES)(lambda runs: _Page(steps))
 
     @seldom_collected()
-    def draw(self, asked: Asked) -> Drawn:
+    def draw(self, asked: PageRequest) -> PageUpdate:
         """Read the runs that changed, then draw one section of those that have to be drawn."""
         page = self._page(tuple(asked.runs))
         page.read(asked.runs)
@@ -169,7 +169,7 @@ class _Page:
             )
             self._draw(next(on_screen, due[0]))
 
-    def since(self, step: int) -> Drawn:
+    def since(self, step: int) -> PageUpdate:
         """What there is, with the HTML of what was drawn after a step."""
         drawn = [part for module in MODULES if (part := self.parts.get(module))]
         there = [(part, part.section) for part in drawn if part.section]
@@ -178,7 +178,7 @@ class _Page:
         new = {section.key: part.html for part, section in there if part.step > step}
         problems = [self.problems[path] for path in self.stamps if path in self.problems]
         last = max((part.step for part in drawn), default=step)
-        return Drawn(last, (before, after), [section.key for _, section in there], new, problems, len(self._due()))
+        return PageUpdate(last, (before, after), [section.key for _, section in there], new, problems, len(self._due()))
 
     def _due(self) -> list[ModuleType]:
         """What is stale; when nothing else is, also what was given something else than there is now."""

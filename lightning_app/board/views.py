@@ -14,7 +14,7 @@ from html import escape
 from pathlib import Path
 from typing import NamedTuple
 
-from lightning_app.board.worker import Asked, Drawn, Ended, Stamp, Worker, stamp_of
+from lightning_app.board.worker import PageRequest, PageUpdate, Stamp, Worker, WorkerEnded, stamp_of
 from lightning_app.common.text import visible
 from lightning_app.runs.folder import ARRAYS, FINISHED, LOGS, SMALL_FILES, each_once, run_folders
 from lightning_app.runs.naming import parent_of
@@ -56,7 +56,7 @@ class View:
     looked: float = 0.0  # when somebody asked for it last
     looking: Sequence[str] = ()  # keys of sections on the screen
     stamps: dict[Path, Stamp] | None = None  # of what is drawn
-    drawn: Drawn | None = None
+    drawn: PageUpdate | None = None
     sections: dict[str, str] = field(default_factory=dict)  # key -> HTML
     steps: dict[str, int] = field(default_factory=dict)  # key -> step at which it came
     lost: str = ""  # why there is no newer one
@@ -173,8 +173,8 @@ class Board:
         if stamps != view.stamps:
             self._search()  # the order of the runs, and when each was written, are of the same moment as the numbers
         try:
-            drawn = self._worker.draw(Asked(stamps, view.step, view.looking))
-        except Ended as error:
+            drawn = self._worker.draw(PageRequest(stamps, view.step, view.looking))
+        except WorkerEnded as error:
             view.lost = LOST.format(error)
             self._closed.wait(AGAIN)
             return True

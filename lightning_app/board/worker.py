@@ -10,13 +10,13 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NamedTuple
 
-__all__ = ["Asked", "Drawn", "Ended", "Stamp", "Worker", "stamp_of"]
+__all__ = ["PageRequest", "PageUpdate", "WorkerEnded", "Stamp", "Worker", "stamp_of"]
 
 NICE = 10  # training comes first
 Stamp = tuple[Any, ...]
 
 
-class Asked(NamedTuple):
+class PageRequest(NamedTuple):
     """What is to be drawn."""
 
     runs: dict[Path, Stamp]  # in the order of the page; a run is read again when its stamp is another
@@ -24,7 +24,7 @@ class Asked(NamedTuple):
     looking: Sequence[str] = ()  # keys of sections on the screen: these come first
 
 
-class Drawn(NamedTuple):
+class PageUpdate(NamedTuple):
     """One step towards the page."""
 
     step: int  # rises with every section drawn, over all pages
@@ -35,7 +35,7 @@ class Drawn(NamedTuple):
     left: int  # sections still to be drawn
 
 
-class Ended(Exception):
+class WorkerEnded(Exception):
     """The process that draws is gone."""
 
 
@@ -48,24 +48,24 @@ class Worker:
         self._connection: Connection | None = None
         self._starting = threading.Lock()  # a process cannot be ended while it is being started
 
-    def draw(self, asked: Asked) -> Drawn:
+    def draw(self, asked: PageRequest) -> PageUpdate:
         """The next step.
 
         Raises:
-            Ended: if the process was killed, or could not be started.
+            WorkerEnded: if the process was killed, or could not be started.
         """
         try:
             if self._connection is None:
                 self._connection = self._started()
             self._connection.send(asked)
-            drawn: Drawn = self._connection.recv()
+            drawn: PageUpdate = self._connection.recv()
         except (EOFError, OSError) as error:
             self.end()
             if self._connection is not None:
                 self._connection.close()
                 self._connection = None
             code = self._process.exitcode if self._process else None
-            raise Ended(f"exit code {code}" if code is not None else str(error)) from error
+            raise WorkerEnded(f"exit code {code}" if code is not None else str(error)) from error
         self._step = max(self._step, drawn.step)
         return drawn
 

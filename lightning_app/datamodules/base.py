@@ -20,7 +20,7 @@ from typing_extensions import override
 
 from lightning_app.common.batch_plan import BatchPlan
 from lightning_app.common.errors import UserError, at_least
-from lightning_app.datamodules.loaders import EpochLoader, EvalLoader, Resident, Streams, Upcoming
+from lightning_app.datamodules.loaders import EpochLoader, EvalLoader, Resident, Streams, UngatheredBatches
 from lightning_app.datamodules.trained_on import check_same_data, digest
 
 if TYPE_CHECKING:
@@ -256,7 +256,7 @@ class ResidentData(pl.LightningDataModule, ABC):
     @override
     def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
         """Batches are made on the device: here, or where a graph is going to gather them, as far as they are read."""
-        if not isinstance(batch, Upcoming):
+        if not isinstance(batch, UngatheredBatches):
             return batch
         assert self.trainer is not None  # it trains in a graph
         return batch.mapping(self.trainer.precision_plugin.convert_input)

@@ -174,7 +174,7 @@ class BatchPosition:
         return self.source.batch(self.starts[self.rows]), self.labels[self.rows]
 
 
-class Upcoming:
+class UngatheredBatches:
     """A step's batches before anybody has gathered them: {seed: position} (no mapping, through which Lightning would go)."""
 
     def __init__(self, positions: Mapping[int, BatchPosition]) -> None:
@@ -186,7 +186,7 @@ class Upcoming:
 
 
 class Batches(Mapping[int, Batch]):
-    """A step's batches {seed: batch}: see `Upcoming.mapping`."""
+    """A step's batches {seed: batch}: see `UngatheredBatches.mapping`."""
 
     def __init__(self, positions: Mapping[int, BatchPosition], convert: Callable[[Tensor], Tensor]) -> None:
         self.positions, self._convert = positions, convert
@@ -213,7 +213,7 @@ class Streams:
     """
 
     batch_sampler = None
-    gathers = True  # else each step's `Upcoming` is handed out, for who reads the samples on the device
+    gathers = True  # else each step's `UngatheredBatches` is handed out, for who reads the samples on the device
 
     def __init__(self, loaders: Mapping[int, EpochLoader]) -> None:
         self.loaders = dict(loaders)
@@ -227,9 +227,9 @@ class Streams:
     def __len__(self) -> int:
         return len(self._any)
 
-    def __iter__(self) -> Iterator[dict[int, Batch] | Upcoming]:
+    def __iter__(self) -> Iterator[dict[int, Batch] | UngatheredBatches]:
         for positions in zip(*(loader.positions() for loader in self.loaders.values()), strict=True):
-            upcoming = Upcoming(dict(zip(self.loaders, positions)))
+            upcoming = UngatheredBatches(dict(zip(self.loaders, positions)))
             yield dict(upcoming.mapping()) if self.gathers else upcoming
 
     def state_dict(self) -> dict[str, int]:

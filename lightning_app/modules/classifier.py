@@ -27,7 +27,7 @@ from lightning_app.common.calls import adapt, pair_of
 from lightning_app.common.errors import DivergedError, UserError
 from lightning_app.common.isolation import Float32, evaluating, trained_weights, use_float32
 from lightning_app.common.seeds import parse_seeds
-from lightning_app.measures.core.losses import Loss, OfMaps, ReturnedLoss, counts_of, loss_of_net
+from lightning_app.measures.core.losses import Loss, LossOfMaps, ReturnedLoss, counts_of, loss_of_net
 from lightning_app.modules import optimizing, resume
 from lightning_app.modules.backends import Answer, BackendName, Pass, one_by_one, possible, side_by_side
 from lightning_app.modules.bad_batches import FAULTS, explain
@@ -532,7 +532,7 @@ class ImageClassifier(pl.LightningModule):
             self._met.add(name)
             for each in (net, self.averages[name]) if name in self.averages else (net,):
                 adapt(each)
-            if isinstance(loss, (OfMaps, ReturnedLoss)):
+            if isinstance(loss, (LossOfMaps, ReturnedLoss)):
                 with evaluating(net):
                     loss.look(net, inputs)
         return (self._format(inputs) if isinstance(inputs, Tensor) else inputs), labels

@@ -27,7 +27,7 @@ class DeviceBatches:
     """Batches of all data streams by a counter on the device.
 
     Args:
-        upcoming: a step's `Upcoming`; all positions in one source.
+        upcoming: a step's `UngatheredBatches`; all positions in one source.
         convert: of gathered images, as Lightning's precision has them.
     """
 

@@ -93,7 +93,7 @@ class RunLogger(Logger):
         self._hyperparameters: dict[str, Any] = {}
         self._trainer: pl.Trainer | None = None  # that logs here, once it has begun
         self._fitting: tuple[pl.Trainer, IO] | None = None  # with the folder's lock
-        self._going_on = _GoingOn(self.folder, self._write_down)
+        self._going_on = _ResumedRun(self.folder, self._write_down)
 
     @property
     @override
@@ -216,7 +216,7 @@ class RunLogger(Logger):
             lock.close()
 
 
-class _GoingOn(pl.Callback):
+class _ResumedRun(pl.Callback):
     """A run that goes on keeps what it has until it trains: its checkpoint may not fit, and nothing may be left to train."""
 
     def __init__(self, folder: RunFolder, write_down: Callable[[pl.Trainer, nn.Module], None]) -> None:

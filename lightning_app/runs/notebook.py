@@ -152,7 +152,7 @@ class OpenRun:
         """The configuration, its leaves by dotted key: ``model.optimizer.init_args.lr``."""
         return pd.Series(dict(flatten(self.run.config)), name=self.run.label, dtype=object)
 
-    def show(self, *sections: str, height: int = 700) -> "Shown":
+    def show(self, *sections: str, height: int = 700) -> "PageFrame":
         """The page of `report` as the notebook's output, of the numbers that are there now.
 
         It is kept in the notebook: some MB of a run with all measures, so name the sections that it is about.
@@ -172,7 +172,7 @@ class OpenRun:
         for key in sections:
             if key not in found:
                 raise unknown("section", key, found)
-        return Shown(render([found[key] for key in sections or found], self.run.label, page), height)
+        return PageFrame(render([found[key] for key in sections or found], self.run.label, page), height)
 
     def _last(self) -> pd.DataFrame:
         """A row for each net, the last value of everything."""
@@ -209,7 +209,7 @@ class OpenRun:
 
 
 @dataclass(frozen=True)
-class Shown:
+class PageFrame:
     """A page for a notebook's output, in a frame that can reach nothing of the notebook."""
 
     page: str

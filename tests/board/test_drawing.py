@@ -5,7 +5,7 @@ import pytest
 
 from lightning_app.board import drawing
 from lightning_app.board.drawing import Drawer
-from lightning_app.board.worker import Asked
+from lightning_app.board.worker import PageRequest
 from lightning_app.report.sections import configs, headline, layers
 from lightning_app.runs import Row, RunFolder
 from tests.report.conftest import cushions, make_run, of_member
@@ -22,7 +22,7 @@ class Page:
         """Draw until all is drawn; the keys in the order in which they came."""
         self.stamp, keys, left = self.stamp + 1, [], 1
         while left:
-            drawn = self.drawer.draw(Asked(dict.fromkeys(self.paths, (self.stamp,)), self.step, looking))
+            drawn = self.drawer.draw(PageRequest(dict.fromkeys(self.paths, (self.stamp,)), self.step, looking))
             self.step, left = drawn.step, drawn.left
             self.sections = {key: (self.sections | drawn.new)[key] for key in drawn.sections}
             self.shell, self.problems = drawn.shell, drawn.problems

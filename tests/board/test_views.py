@@ -13,7 +13,7 @@ import pytest
 
 from lightning_app.board import views
 from lightning_app.board.views import Board, View
-from lightning_app.board.worker import Asked, Drawn, Ended, Worker
+from lightning_app.board.worker import PageRequest, PageUpdate, Worker, WorkerEnded
 from lightning_app.cli import main
 from lightning_app.runs import Row, RunFolder
 from tests.helpers import ROOT
@@ -94,9 +94,9 @@ class Draws:
     def draw(self, asked):
         self.asked.append(asked)
         if len(self.asked) > 2:
-            raise Ended("exit code -9")
+            raise WorkerEnded("exit code -9")
         there = ["one", "two"][: len(self.asked)]
-        return Drawn(len(self.asked), ("<main>", "</main>"), there, {there[-1]: there[-1]}, [], 2 - len(there))
+        return PageUpdate(len(self.asked), ("<main>", "</main>"), there, {there[-1]: there[-1]}, [], 2 - len(there))
 
     def end(self):
         pass
@@ -185,8 +185,8 @@ def test_a_process_can_be_ended_while_it_is_being_started(monkeypatch):
 
     def draw() -> None:
         try:
-            worker.draw(Asked({}))
-        except Ended as error:
+            worker.draw(PageRequest({}))
+        except WorkerEnded as error:
             told.append(error)
 
     monkeypatch.setattr(SpawnProcess, "start", slow)
@@ -211,7 +211,7 @@ def test_a_process_that_cannot_be_started_is_ended_and_tried_again(monkeypatch):
     with monkeypatch.context() as patched:
         patched.setattr(SpawnProcess, "start", refused)
         for _ in range(2):
-            with pytest.raises(Ended, match="Resource temporarily unavailable"):
-                worker.draw(Asked({}))
-    assert worker.draw(Asked({})).problems == []
+            with pytest.raises(WorkerEnded, match="Resource temporarily unavailable"):
+                worker.draw(PageRequest({}))
+    assert worker.draw(PageRequest({})).problems == []
     worker.end()

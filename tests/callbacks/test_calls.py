@@ -24,7 +24,7 @@ from callbacks import (
 )
 from callbacks.context import MeasureContext
 from callbacks.notebook import measure
-from callbacks.protocol import _OfTokens, loss_of
+from callbacks.protocol import _LossOfTokens, loss_of
 from lightning_app.common.calls import Inputs, joined, outputs_of, pair_of, returned_loss
 from lightning_app.common.errors import UserError
 from lightning_app.measures import Hessian, dense, noise_injection
@@ -256,7 +256,7 @@ def test_the_loss_that_a_net_in_half_precision_returns():
 def test_a_bound_knows_the_label_that_the_module_ignores():
     torch.manual_seed(0)
     net, x, labels = SimplifiedNet(5), torch.randn(4, 3, 32, 32), torch.tensor([1, 255, 3, 5])
-    context = MeasureContext(net, [(x, labels)], _OfTokens(nn.CrossEntropyLoss(ignore_index=255)))
+    context = MeasureContext(net, [(x, labels)], _LossOfTokens(nn.CrossEntropyLoss(ignore_index=255)))
     assert NoiseStability(samples=4).evaluate(context)["noise/bound"].count == 3
 
 

@@ -14,7 +14,7 @@ from torchvision.models.resnet import BasicBlock
 from lightning_app.common.errors import UserError
 from lightning_app.measures import NoBranches, effective_depth, path_gradients, path_outputs
 from lightning_app.measures.paths import lengths
-from lightning_app.measures.paths.unravel import AtRoot, unravel
+from lightning_app.measures.paths.unravel import AtRootOfUnity, unravel
 from lightning_app.networks import CifarResNet, PreactResNet, ResidualMLP, ShortcutNet, SimplifiedNet
 
 EXACT = 1e-10
@@ -99,7 +99,7 @@ def test_the_fourier_transform_over_the_roots_of_unity_says_the_same(case):
     net, x, lengths = case
     found, roots = path_outputs(net, x), lengths[-1] + 1
     with torch.no_grad():
-        outs = [unravel(net, x, AtRoot.at_start(x, 2 * torch.pi * k / roots)) for k in range(roots // 2 + 1)]
+        outs = [unravel(net, x, AtRootOfUnity.at_start(x, 2 * torch.pi * k / roots)) for k in range(roots // 2 + 1)]
     stacks = [out.output_parts.stack for out in outs]
     witness = torch.fft.irfft(torch.stack([torch.complex(*stack) for stack in stacks]).conj(), roots, dim=0)
     expected = torch.zeros_like(witness)

@@ -59,7 +59,7 @@ class CutNet:
         check_evaluating(net, "a cut")
         self._net = with_plain_weights(net)
         self._images = images
-        clean = _Passage(self._net)(images)
+        clean = _ForwardPass(self._net)(images)
         self._cuts = [at for at in range(len(clean.signals) - 1) if self._is_cut(at, clean.signals)]
         self.signals = [clean.signals[at] for at in (*self._cuts, -1)]
         self.positions = [clean.positions[at] for at in (*self._cuts, -1)]
@@ -70,7 +70,7 @@ class CutNet:
 
         Weights by state-dict name take the place of the net's own. What lies before the cut runs on one black image.
         """
-        passage = _Passage(self._net, self._cuts[cut], signal)(blank(self._images[:1]), weights)
+        passage = _ForwardPass(self._net, self._cuts[cut], signal)(blank(self._images[:1]), weights)
         return [passage.signals[at] for at in (*self._cuts[cut + 1 :], -1)]
 
     def push(self, cut: int, tangent: Tensor) -> list[Tensor]:
@@ -91,7 +91,7 @@ class CutNet:
         if len(clean[at]) != len(self._images):  # windows, or time before samples: not a row a sample
             return False
         try:
-            found = _Passage(self._net, at, clean[at][few])(blank(self._images[:1])).signals
+            found = _ForwardPass(self._net, at, clean[at][few])(blank(self._images[:1])).signals
         except (torch.OutOfMemoryError, torch.AcceleratorError):  # says nothing about the net
             raise
         except RuntimeError:
@@ -99,7 +99,7 @@ class CutNet:
         return all(nearly_same(one, other[few], _TOLERANCE) for one, other in zip(found[at + 1 :], clean[at + 1 :]))
 
 
-class _Passage:
+class _ForwardPass:
     """One forward pass: records the signals at all boundaries of blocks, or puts another signal at one of them."""
 
     def __init__(self, net: nn.Module, at: int | None = None, signal: Tensor | None = None) -> None:
@@ -112,7 +112,7 @@ class _Passage:
         self._here: tuple[Tensor | None, int] = None, 0  # what goes over the last boundary, and its version there
         self._channels = Channels.before(net)
 
-    def __call__(self, images: Tensor, weights: Mapping[str, Tensor] | None = None) -> "_Passage":
+    def __call__(self, images: Tensor, weights: Mapping[str, Tensor] | None = None) -> "_ForwardPass":
         blocks = [module for block in blocks_of(self.net) for module in block.modules]
         having: dict[int, list[Layer]] = defaultdict(list)  # weight -> layers that have it
         for layer in layers_of(self.net):

@@ -67,13 +67,13 @@ def classes_second(outputs: Tensor, labels: Tensor, loss: Any = None) -> Tensor:
 
 
 def loss_of_net(net: nn.Module, loss: Loss) -> Loss:
-    """The loss that a net returns itself where it takes labels, if no other was asked for; `OfMaps` of one with such layers."""
+    """The loss that a net returns itself where it takes labels, if no other was asked for; with 1-d convolutions `LossOfMaps`."""
     if loss is cross_entropy and takes(net, "labels"):
         return ReturnedLoss()
-    return OfMaps(loss) if any(isinstance(module, MAPS_1D) for module in net.modules()) else loss
+    return LossOfMaps(loss) if any(isinstance(module, MAPS_1D) for module in net.modules()) else loss
 
 
-class OfMaps:
+class LossOfMaps:
     """A loss of a net with 1-d convolutions, whose outputs may be (B, classes, places) with as many classes as places.
 
     Attributes:
@@ -206,7 +206,7 @@ def no_mean(net: Callable[[Any], Tensor], pieces: Sequence[Batch], loss: Loss) -
 
 def _weighted_classes(loss: Any) -> int:
     """Of how many classes a loss of torch's has a weight each; 0: of none, as far as it tells."""
-    for inner in ("_loss", "criterion"):  # what `OfMaps` and the callbacks wrap
+    for inner in ("_loss", "criterion"):  # what `LossOfMaps` and the callbacks wrap
         loss = getattr(loss, inner, loss)
     weight = getattr(loss, "weight", None)
     return len(weight) if isinstance(loss, nn.CrossEntropyLoss | nn.NLLLoss) and isinstance(weight, Tensor) else 0

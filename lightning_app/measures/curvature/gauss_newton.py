@@ -20,12 +20,12 @@ from lightning_app.common.errors import DivergedError, UserError
 from lightning_app.common.isolation import attention_written_out, unrounded
 from lightning_app.measures.core.hooks import check_evaluating, own_copy, shared_copy
 from lightning_app.measures.core.losses import Batches, Loss, cross_entropy, rows_of
-from lightning_app.measures.curvature.hessian import CHUNK, InParameters, chosen, cut
+from lightning_app.measures.curvature.hessian import CHUNK, ParameterMap, chosen, cut
 
 Approximation = Literal["gauss_newton", "empirical_fisher"]
 
 
-class GaussNewton(InParameters):
+class GaussNewton(ParameterMap):
     """One of these matrices of the mean cross-entropy over samples, or over tokens whose label is not -100: a `Symmetric`.
 
     Args:

@@ -61,7 +61,7 @@ class Symmetric(Protocol):
     def __matmul__(self, vector: Tensor) -> Tensor: ...  # (size,) -> (size,)
 
 
-class InParameters:
+class ParameterMap:
     """What maps of vectors as long as all chosen parameters have in common."""
 
     parameters: dict[str, nn.Parameter]
@@ -82,7 +82,7 @@ class InParameters:
         }
 
 
-class Hessian(InParameters):
+class Hessian(ParameterMap):
     """The Hessian of the mean loss over samples in a net's trainable parameters, flattened in their order.
 
     Args:

@@ -47,11 +47,11 @@ def normalise_alone(u: Tensor, norm: _BatchNorm) -> Tensor:
     >>> normalise_alone(torch.tensor([[[1.0, 3.0]], [[5.0, 9.0]]]), norm).tolist()
     [[[-1.0, 1.0]], [[-1.0, 1.0]]]
     """
-    return AloneNorm.at(u, norm).value
+    return SampleNorm.at(u, norm).value
 
 
 @dataclass(frozen=True, eq=False)
-class AloneNorm:
+class SampleNorm:
     """BatchNorm of every sample by itself at u, and its Jacobian there."""
 
     normal: Tensor  # (B, C, ...), uhat
@@ -61,7 +61,7 @@ class AloneNorm:
     eps: float
 
     @classmethod
-    def at(cls, u: Tensor, norm: _BatchNorm) -> "AloneNorm":
+    def at(cls, u: Tensor, norm: _BatchNorm) -> "SampleNorm":
         if u[0, 0].numel() < 2:
             raise UserError(
                 f"batch-of-one statistics need more than one value in a channel, got a map of {tuple(u.shape)} before "

@@ -25,7 +25,7 @@ from torch.nn.grad import conv2d_input
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from lightning_app.identity import shortcut
-from lightning_app.measures.noise_stability.batch_of_one import AloneNorm
+from lightning_app.measures.noise_stability.batch_of_one import SampleNorm
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,7 +54,7 @@ class Stage:
     """Convolution, normalisation and ReLU at a batch x: ``t -> gate N conv(t)``."""
 
     conv: Convolution  # with evaluation-mode BatchNorm in its kernel
-    norm: AloneNorm | None  # BatchNorm on a batch of one
+    norm: SampleNorm | None  # BatchNorm on a batch of one
     gate: Tensor | None  # (B, D, H, W), 1 where the ReLU lets through, else 0; None without a ReLU
     size: tuple[int, int]  # (H, W) of its input
 
@@ -162,7 +162,7 @@ def _stage(
     if last and t is not h and not (alone and norm):  # with running statistics only the tangent is of interest
         return Stage(kernel, None, None, size), h, kernel(t)
     u = kernel(h)
-    around = AloneNorm.at(u, norm) if alone and norm else None
+    around = SampleNorm.at(u, norm) if alone and norm else None
     image = u if t is h else kernel(t)
     if around is not None:
         image = around.own_image if t is h else around.push(image)

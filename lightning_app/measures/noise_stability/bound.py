@@ -63,8 +63,8 @@ def noise_bound(
 ) -> NoiseBound:
     """Put the factors together: cushions by layer over S, c, and the logits f(x), (m, classes), and labels, (m,), of S.
 
-    mu_{i->}, being expensive, may be the minimum over some of the samples only. gamma is the `QUANTILE` of the margins of the samples
-    that are classified right: positive from the start, and for a net without errors the usual quantile of all margins.
+    mu_{i->}, being expensive, may be the minimum over some of the samples only. gamma is the `QUANTILE` of the margins of the
+    samples that are classified right: positive from the start, and for a net without errors the usual quantile of all margins.
     Scaling the logits scales output and margin alike and leaves the logarithms as they are.
     """
     over_samples = margins(logits, labels)

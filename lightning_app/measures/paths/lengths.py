@@ -34,7 +34,7 @@ from lightning_app.measures.core.hooks import check_evaluating, nearly_same, own
 from lightning_app.measures.core.losses import Batch, Batches, Loss, counted, cross_entropy, rows_of, scalar_loss
 from lightning_app.measures.curvature.hessian import MEMORY
 from lightning_app.measures.paths import rules  # noqa: F401, which `unravel` finds by torch function
-from lightning_app.measures.paths.unravel import STARTS, AtRoot, ByLength, Kind, NoPaths, unravel
+from lightning_app.measures.paths.unravel import STARTS, AtRootOfUnity, ByLength, Kind, NoPaths, unravel
 
 CHUNK = 8  # samples whose parts are in memory at a time: more is slower, up to twice
 GRADIENT_CHUNK = 32  # the same at a root of unity, where there are only two parts
@@ -186,7 +186,7 @@ def _root_gradient(
     net: nn.Module, inputs: Tensor | Inputs, delta: Tensor, weights: Sequence[Tensor], k: int, longest: int
 ) -> Tensor:
     """(N,) complex: the gradient of <delta, sum_r t^r f_r> at the k-th root of unity."""
-    out = unravel(net, inputs, AtRoot.at_start(torch.zeros(()), 2 * torch.pi * k / (longest + 1)))
+    out = unravel(net, inputs, AtRootOfUnity.at_start(torch.zeros(()), 2 * torch.pi * k / (longest + 1)))
     stack = out.output_parts.stack  # real and imaginary part, (2, B, C)
     real, imaginary = (stack * delta).flatten(1).sum(1)
     of_real = _flat_gradient(real, weights, retain_graph=True)

@@ -20,9 +20,9 @@ Paths start at the inputs (of tokens, or whole numbers made of them: at their em
 they become real numbers), and at constants: a layer's bias, the shift of a normalisation, positions, a class token, phi(0). Those
 have length 1 where they come in.
 
-*Parts* are kept in two ways. `ByLength` keeps one part for each length, and a layer makes them all longer by one. `AtRoot` keeps
-the one number sum_r t^r f_r at a complex t with |t| = 1, and a layer multiplies by t: all lengths are the Fourier transform of
-this over the roots of unity, at a cost that does not grow with their number. The first resolves outputs, the second gradients,
+*Parts* are kept in two ways. `ByLength` keeps one part for each length, and a layer makes them all longer by one. `AtRootOfUnity`
+keeps the one number sum_r t^r f_r at a complex t with |t| = 1, and a layer multiplies by t: all lengths are the Fourier transform
+of this over the roots of unity, at a cost that does not grow with their number. The first resolves outputs, the second gradients,
 and each is the other's witness.
 """
 
@@ -152,10 +152,10 @@ class ByLength(Parts):
 
 
 @dataclass(frozen=True, eq=False)
-class AtRoot(Parts):
+class AtRootOfUnity(Parts):
     """Real and imaginary part of sum_r t^r f_r at t = exp(i angle), the parts of each length r being f_r.
 
-    >>> x = AtRoot.at_start(torch.tensor([5.0]), math.pi / 2).lengthened(1)  # 5 i
+    >>> x = AtRootOfUnity.at_start(torch.tensor([5.0]), math.pi / 2).lengthened(1)  # 5 i
     >>> x.stack.flatten().round().int().tolist(), x.lengthened(1).stack.flatten().round().int().tolist()
     ([0, 5], [-5, 0])
     """

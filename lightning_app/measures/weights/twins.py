@@ -186,7 +186,7 @@ SECOND_KEYS = {0: "layer02_at_start", 1: "layer02_after_one_step"}  # by steps d
 
 
 @dataclass(frozen=True)
-class Steps:
+class StepRecord:
     """What was recorded step by step during one epoch."""
 
     number: Tensor  # (n,) int64, optimizer steps done
@@ -201,7 +201,7 @@ class Steps:
 class TwinHistory:
     """All that is known of one pair since training began: what a checkpoint keeps."""
 
-    steps: list[list[float]] = field(default_factory=list)  # of the epoch under way: `Steps` but for the difference
+    steps: list[list[float]] = field(default_factory=list)  # of this epoch: `StepRecord` without the difference
     history: Tensor = field(default_factory=lambda: torch.empty(0, 2).double())  # before: (n, 2) number, divergence
     flip: dict[str, Any] | None = None  # the first one: step, and the fields of `Flip`
     second: dict[str, float] = field(default_factory=dict)  # |difference| of layer 2's ReLU inputs, by key
@@ -222,12 +222,12 @@ class TwinHistory:
         if self.flip is None and watch.flip is not None:
             self.flip = {"step": steps_done + 1, **asdict(watch.flip)}
 
-    def take_steps(self) -> Steps:
+    def take_steps(self) -> StepRecord:
         """The epoch's steps as arrays; the next epoch starts empty."""
         rows = torch.tensor(self.steps, dtype=torch.float64)
         self.steps, self.history = [], torch.cat([self.history, rows[:, :2]])
         number, divergence, divergence_id, original, twin = rows.unbind(1)
-        return Steps(number.long(), divergence, divergence_id, original, twin, twin - original)
+        return StepRecord(number.long(), divergence, divergence_id, original, twin, twin - original)
 
     def scalars(self) -> dict[str, float]:
         """Growth so far and the first flip, by key."""
