@@ -186,13 +186,7 @@ class ImageClassifier(pl.LightningModule):
     @override
     def setup(self, stage: str) -> None:
         if self._shares_members:
-            if getattr(self.trainer.strategy, "_layer_sync", None) is not None:
-                raise UserError(
-                    "trainer.sync_batchnorm would mix the nets that different processes train: leave it out."
-                )
-            shared = shares(self.members, self.trainer.world_size)
-            self.own = tuple(shared[self.global_rank])
-            self.owners = {member.name: rank for rank, share in enumerate(shared) for member in share}
+            self._share_out()
         if getattr(self.trainer.precision_plugin, "scaler", None) is not None:
             raise UserError(
                 f"trainer.precision {self.trainer.precision} scales the loss, and the penalty's gradient would not be "
@@ -201,16 +195,7 @@ class ImageClassifier(pl.LightningModule):
         device = self.trainer.strategy.root_device
         if device.type == "cuda":
             use_float32(self.float32)
-        self._graphs = None
-        returning = {name for name, _ in self.members if isinstance(self._loss_of(name), ReturnedLoss)}
-        if returning and self.backend == "graph":
-            raise UserError(
-                f"model.backend graph has no graph for '{min(returning)}', which computes its loss itself: use auto or loop."
-            )
-        if not returning and possible(self.backend, device, self.trainer.world_size):
-            from lightning_app.modules.in_graphs import StepsInGraphs
-
-            self._graphs = StepsInGraphs(self, strict=self.backend == "graph")
+        self._graphs = self._graphs_on(device)
         if stage == "fit":
             if fixed := next((name for name, net in self.members if not trained_weights(net)), None):
                 raise UserError(
@@ -230,6 +215,27 @@ class ImageClassifier(pl.LightningModule):
             self.penalties[member.name] = Penalty(member.net, self.weight_decay * scale, self.decays, member.centre)
         self.evaluated = self._metrics(len(self.plan.eval_splits))
         self.evaluated_averages = self._metrics(len(self.plan.eval_splits) if self.ema_decay is not None else 0)
+
+    def _share_out(self) -> None:
+        """Say which rank trains which members."""
+        if getattr(self.trainer.strategy, "_layer_sync", None) is not None:
+            raise UserError("trainer.sync_batchnorm would mix the nets that different processes train: leave it out.")
+        shared = shares(self.members, self.trainer.world_size)
+        self.own = tuple(shared[self.global_rank])
+        self.owners = {member.name: rank for rank, share in enumerate(shared) for member in share}
+
+    def _graphs_on(self, device: torch.device) -> "StepsInGraphs | None":
+        """Steps in CUDA graphs, where the back end, the device and the losses allow them."""
+        returning = {name for name, _ in self.members if isinstance(self._loss_of(name), ReturnedLoss)}
+        if returning and self.backend == "graph":
+            raise UserError(
+                f"model.backend graph has no graph for '{min(returning)}', which computes its loss itself: use auto or loop."
+            )
+        if returning or not possible(self.backend, device, self.trainer.world_size):
+            return None
+        from lightning_app.modules.in_graphs import StepsInGraphs
+
+        return StepsInGraphs(self, strict=self.backend == "graph")
 
     def _metrics(self, count: int) -> Sequence[ByMember[RiskAndError]]:
         """So many times one of each member."""
