@@ -101,7 +101,7 @@ class Watched(Run):
         return self._arrays_of[family]
 
 
-class Part(NamedTuple):
+class DrawnSection(NamedTuple):
     """What came of a module when it was drawn last."""
 
     asked: set[tuple[Path, Question]]
@@ -121,7 +121,7 @@ class _Page:
     stamps: dict[Path, Stamp] = field(default_factory=dict)
     problems: dict[Path, str] = field(default_factory=dict)
     data: PageData = field(default_factory=lambda: PageData([], []))
-    parts: dict[ModuleType, Part] = field(default_factory=dict)  # by module
+    parts: dict[ModuleType, DrawnSection] = field(default_factory=dict)  # by module
     stale: set[ModuleType] = field(default_factory=lambda: {*MODULES})
 
     def read(self, stamps: dict[Path, Stamp]) -> None:
@@ -208,13 +208,13 @@ class _Page:
         asked = {(path, question) for path, run in self.runs.items() for question in run.asked}
         self.stale.discard(module)
         if section is None:
-            self.parts[module] = Part(asked, given, next(self.steps))
+            self.parts[module] = DrawnSection(asked, given, next(self.steps))
             return
         figures = [block for block in section.blocks if isinstance(block, Figure)]
         anchors = [key for each in figures for key in (each.key, *(panel.key for panel in each.panels))]
         html = _split(render([section], "", self.data))[1]
         bare = replace(section, lead="", blocks=(), notices=())
-        self.parts[module] = Part(asked, given, next(self.steps), bare, html, anchors)
+        self.parts[module] = DrawnSection(asked, given, next(self.steps), bare, html, anchors)
 
 
 def _split(page: str) -> tuple[str, str, str]:

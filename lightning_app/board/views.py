@@ -49,7 +49,7 @@ class ListedRun(NamedTuple):
 
 
 @dataclass
-class View:
+class OpenPage:
     """A page of some runs."""
 
     chosen: tuple[str, ...]  # labels of runs; none: the newest
@@ -82,7 +82,7 @@ class Board:
     def __init__(self, folders: Sequence[Path]) -> None:
         self.folders = [folder.resolve() for folder in folders]
         self.runs: dict[str, ListedRun] = {}  # by label, the newest first
-        self._views: dict[tuple[str, ...], View] = {}
+        self._views: dict[tuple[str, ...], OpenPage] = {}
         self._changed = threading.Condition()
         self._closed = threading.Event()
         self._worker = Worker()
@@ -119,15 +119,15 @@ class Board:
             self._changed.wait_for(lambda: view.has_news(step) or self._closed.is_set(), seconds)
             return view.step or step
 
-    def _view(self, chosen: tuple[str, ...]) -> View:
-        view = self._views.pop(chosen, None) or View(chosen)
+    def _view(self, chosen: tuple[str, ...]) -> OpenPage:
+        view = self._views.pop(chosen, None) or OpenPage(chosen)
         view.looked = time.monotonic()
         self._views[chosen] = view
         while len(self._views) > VIEWS:
             del self._views[next(iter(self._views))]
         return view
 
-    def _about(self, view: View) -> str:
+    def _about(self, view: OpenPage) -> str:
         """How new the page is, what is wrong, and the runs to choose from."""
         shown = self._shown(view)
         last = max((run.written for run in shown), default=None)
@@ -146,7 +146,7 @@ class Board:
             + "</aside>"
         )
 
-    def _shown(self, view: View) -> list[ListedRun]:
+    def _shown(self, view: OpenPage) -> list[ListedRun]:
         """Those chosen, in the order of `report`."""
         chosen = [self.runs[label] for label in view.chosen if label in self.runs]
         return sorted(chosen or [*self.runs.values()][:SHOWN], key=lambda run: run.path)
@@ -162,7 +162,7 @@ class Board:
             if not any([self._step(view) for view in views]):
                 self._closed.wait(TICK)
 
-    def _step(self, view: View) -> bool:
+    def _step(self, view: OpenPage) -> bool:
         """Have one section drawn; False if there is none to draw."""
         stamps = {run.path: _stamp(run.path) for run in self._shown(view)}
         if view.drawn and not view.drawn.left and stamps == view.stamps:

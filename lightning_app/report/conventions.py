@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from lightning_app.common.safe_io import parsed_yaml
-from lightning_app.report.page_data import Net
+from lightning_app.report.page_data import PageNet
 from lightning_app.report.pairs import Pair
 from lightning_app.statistics.paired import ENOUGH, paired_curve
 
@@ -72,7 +72,7 @@ def quantities() -> tuple[Quantity, ...]:
     return tuple(found)
 
 
-def values_of(nets: Sequence[Net], convention: Convention) -> dict[str, np.ndarray]:
+def values_of(nets: Sequence[PageNet], convention: Convention) -> dict[str, np.ndarray]:
     """The nets' values (n,) by what ``*`` stands for, each at the last epoch that all of them have; empty without any."""
     items = {"": convention.keys}
     if "*" in convention.keys[0]:
@@ -81,7 +81,7 @@ def values_of(nets: Sequence[Net], convention: Convention) -> dict[str, np.ndarr
     return {item: values for item, values in found.items() if len(values)}
 
 
-def _at_last(nets: Sequence[Net], convention: Convention, keys: Sequence[str]) -> np.ndarray:
+def _at_last(nets: Sequence[PageNet], convention: Convention, keys: Sequence[str]) -> np.ndarray:
     """(n,), at the last epoch at which all nets have all keys: nets that trained on are not ahead by that. (0,) without one."""
     points = [[net.points(key) for key in keys] for net in nets]
     common = reduce(np.intersect1d, (epochs for its in points for epochs, _ in its))

@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from lightning_app.common.numbers import whole
 from lightning_app.plots.drawing import SEEDS_FOR_A_BAND, histogram, over_seeds
 from lightning_app.report.blocks import Entry, Figure, Panel, Rows, csv_text, seeds_csv
-from lightning_app.report.page_data import Net, PageData
+from lightning_app.report.page_data import PageData, PageNet
 from lightning_app.report.panels import legend, panel
 
 FIRST_SEED = (
@@ -35,7 +35,7 @@ def joined(values: Iterable[float] | Iterable[str]) -> str:
 def group_legend(page: PageData, first: bool = False) -> list[Entry]:
     """Swatch and label of each group; one of several seeds says how they are drawn, or which seed is ``first``."""
 
-    def label(group: str, nets: Sequence[Net]) -> str:
+    def label(group: str, nets: Sequence[PageNet]) -> str:
         if len(nets) == 1 or first:
             return group if len(nets) == 1 else nets[0].label
         band = ", band: ± sd" if len(nets) >= SEEDS_FOR_A_BAND else ""
@@ -44,7 +44,7 @@ def group_legend(page: PageData, first: bool = False) -> list[Entry]:
     return legend((label(group, nets), nets[0].style) for group, nets in page.groups.items())
 
 
-def over_groups(axes: Axes, page: PageData, line: Callable[[Net], pd.Series], every: bool = False) -> None:
+def over_groups(axes: Axes, page: PageData, line: Callable[[PageNet], pd.Series], every: bool = False) -> None:
     """`over_seeds` of each group of nets."""
     for nets in page.groups.values():
         over_seeds(axes, [line(net) for net in nets], nets[0].style, every)
@@ -54,7 +54,7 @@ def curve_panel(
     page: PageData,
     key: str,
     title: str,
-    line: Callable[[Net], pd.Series],
+    line: Callable[[PageNet], pd.Series],
     *,
     y: str,
     x: str = "epoch",
@@ -108,14 +108,14 @@ def figure_of_curves(
 
 def _curve_panel(page: PageData, curve: Curve) -> Panel:
     key, name, title, y, log_y, adjust = curve
-    line, rows = partial(Net.series, name=name), Rows({"name": [name]})
+    line, rows = partial(PageNet.series, name=name), Rows({"name": [name]})
     return curve_panel(page, key, title, line, y=y, after=adjust, rows=rows, log_y=log_y)
 
 
 class Frame(NamedTuple):
     """What a panel shows of one net at one epoch: a curve, or a histogram."""
 
-    net: Net
+    net: PageNet
     epoch: float
     x: np.ndarray  # (n,), or the edges (n + 1,) of a histogram
     y: np.ndarray  # (n,), of a histogram the counts
@@ -168,13 +168,13 @@ def first_and_last(
     Args:
         arrays: keys of what ``read`` makes edges and counts of.
     """
-    frames: dict[Net, list[Frame]] = {}
+    frames: dict[PageNet, list[Frame]] = {}
     for net, saved in page.saved(family, arrays).items():
         found = {epoch: read(each) for epoch, each in saved.items()}
         frames[net] = [Frame(net, epoch, *bins) for epoch, bins in found.items() if bins]
     views: list[View] = []
     for when, place in (("first", 0), ("last", -1)):
-        there: dict[Net, Frame] = {}
+        there: dict[PageNet, Frame] = {}
         for net, own in frames.items():
             epochs = net.run.array_epochs(family)
             at = epochs[place] if len(epochs) > -place else None

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 import numpy as np
 import pandas as pd
 
-from lightning_app.report.page_data import Net, PageData
+from lightning_app.report.page_data import PageData, PageNet
 from lightning_app.runs.naming import OF_LAYER
 from lightning_app.runs.reader import Final, HeldOut
 from lightning_app.statistics.rank_correlation import adjusted, kendall, largest_by_chance
@@ -30,7 +30,7 @@ DIGITS = 12  # of a difference of shares: below is the rounding of a subtraction
 class FinalMeasures:
     """Columns of both tables are positions in ``nets``; NaN: not measured at that epoch, or measured to be NaN."""
 
-    nets: list[Net]  # that have the gap in error
+    nets: list[PageNet]  # that have the gap in error
     gaps: dict[str, np.ndarray]  # as in `GAPS`, (n,)
     values: pd.DataFrame  # a row a measure
     left_out: list[str]  # messages on which nets, and why
@@ -58,7 +58,7 @@ def final_measures(page: PageData) -> FinalMeasures:
     return FinalMeasures(nets, gaps, _values(nets, unseen), left_out)
 
 
-def _gap(net: Net, name: str) -> Final | None:
+def _gap(net: PageNet, name: str) -> Final | None:
     """A number on held-out data less the one on training data, both of the last epoch at which either was measured."""
     test, train = net.final(name), net.final(f"train/{name.split('/')[1]}")
     if test is None or train is None or test.epoch != train.epoch or not np.isfinite(test.value - train.value):
@@ -66,7 +66,7 @@ def _gap(net: Net, name: str) -> Final | None:
     return Final(round(test.value - train.value, DIGITS), test.epoch)
 
 
-def _values(nets: Sequence[Net], unseen: HeldOut) -> pd.DataFrame:
+def _values(nets: Sequence[PageNet], unseen: HeldOut) -> pd.DataFrame:
     """What was measured of each net at the epoch of its gap, and medians over layers; those in which nets differ."""
     columns = {}
     for position, net in enumerate(nets):
@@ -95,7 +95,7 @@ def _with_transferred(found: dict[str, float]) -> dict[str, float]:
     return {name.replace(WEIGHTS, TRANSFERRED, 1): found[name] for name in found if name.startswith(WEIGHTS)} | found
 
 
-def _left_out(nets: Sequence[Net], why: str) -> list[str]:
+def _left_out(nets: Sequence[PageNet], why: str) -> list[str]:
     return [f"Left out, {why}: {', '.join(net.label for net in nets)}."] if nets else []
 
 

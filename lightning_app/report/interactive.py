@@ -49,13 +49,13 @@ from matplotlib.scale import SymmetricalLogTransform
 from lightning_app.common.scripts import squeezed
 from lightning_app.plots.style import COLOURS, Style
 from lightning_app.report.blocks import Rows, csv_name
-from lightning_app.report.page_data import Net
+from lightning_app.report.page_data import PageNet
 
 INCH = 72  # units of the SVG
 NAMES = {light: name for name, (light, _) in COLOURS.items()}
 
 
-class Arm(NamedTuple):
+class ArmLine(NamedTuple):
     """Nets that differ in their seed."""
 
     arm: str
@@ -100,16 +100,17 @@ def legend_attribute(style: Style) -> Markup:
     return Markup(_attribute("arm", int(style.arm.removeprefix("arm-")))) if style.arm else Markup("")
 
 
-def arms(groups: Mapping[str, Sequence[Net]]) -> list[Arm]:
+def arms(groups: Mapping[str, Sequence[PageNet]]) -> list[ArmLine]:
     """The arms of the page, each with its nets; names as the CSV has them."""
     looks = {group: nets[0].style for group, nets in groups.items()}
     named = {group: [(csv_name(net.label), net.seed) for net in nets] for group, nets in groups.items()}
     return [
-        Arm(csv_name(group), f"var(--{NAMES[look.colour]})", look.dashes, named[group]) for group, look in looks.items()
+        ArmLine(csv_name(group), f"var(--{NAMES[look.colour]})", look.dashes, named[group])
+        for group, look in looks.items()
     ]
 
 
-def arms_attribute(arms: Sequence[Arm]) -> Markup:
+def arms_attribute(arms: Sequence[ArmLine]) -> Markup:
     """Of all arms; nothing where there are none."""
     return Markup(_attribute("arms", [arm._asdict() for arm in arms]) if arms else "")
 

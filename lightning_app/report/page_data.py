@@ -21,7 +21,7 @@ Arrays = dict[str, np.ndarray]  # by key
 
 
 @dataclass(frozen=True)
-class Net(reader.Net):
+class PageNet(reader.Net):
     """One trained net as the page shows it."""
 
     label: str  # unique on the page
@@ -42,7 +42,7 @@ class PageData:
     """All that a page is made of."""
 
     runs: list[Run]
-    nets: list[Net]
+    nets: list[PageNet]
     layer: str | None = None  # the requested layer, if any
     verdicts: tuple[Path, ...] = ()  # folders of artefacts that `reproduce` has judged
 
@@ -74,7 +74,7 @@ class PageData:
             for epoch, *numbers in _spreads([net.series(name) for net in nets])
         ]
 
-    def with_means(self) -> list[tuple[str, list[Net]]]:
+    def with_means(self) -> list[tuple[str, list[PageNet]]]:
         """What a table has a row of, label and nets: each net and, after several seeds of a group, all of them."""
         found = []
         for group, nets in self.groups.items():
@@ -82,19 +82,19 @@ class PageData:
             found += [(f"{group}: mean ± sd of {len(nets)}", nets)] * (len(nets) > 1)
         return found
 
-    def firsts(self) -> list[Net]:
+    def firsts(self) -> list[PageNet]:
         """The first net of each group: what is shown where several seeds would hide each other."""
         return [nets[0] for nets in self.groups.values()]
 
-    def moving(self) -> list[Net]:
+    def moving(self) -> list[PageNet]:
         """The nets shown while epochs pass: all, or where they are many, the first of each group."""
         return self.nets if len(self.nets) <= MOST_MOVING else self.firsts()
 
-    def saved(self, family: str, keys: Collection[str], ends: bool = True) -> dict[Net, dict[float, Arrays]]:
+    def saved(self, family: str, keys: Collection[str], ends: bool = True) -> dict[PageNet, dict[float, Arrays]]:
         """Arrays of a family by net and epoch, those there are: of the moving nets, and with ``ends`` of others at the first
         and the last epoch. A file is read once for all its nets."""
         moving = self.moving()
-        found: dict[Net, dict[float, Arrays]]
+        found: dict[PageNet, dict[float, Arrays]]
         found = {net: {} for nets in self.groups.values() for net in nets if ends or net in moving}
         for run in self.runs:
             epochs = run.array_epochs(family)
@@ -109,18 +109,18 @@ class PageData:
         return found
 
     @cached_property
-    def groups(self) -> dict[str, list[Net]]:
+    def groups(self) -> dict[str, list[PageNet]]:
         """The nets by group, in order: seeds of the same arm together, each seed once.
 
         Of several runs of one seed the one that trained longest is there, the others are `repeats`.
         """
-        found: dict[str, list[Net]] = {}
+        found: dict[str, list[PageNet]] = {}
         for net in self.nets:
             found.setdefault(net.group, []).append(net)
         return {group: _each_seed_once(nets) for group, nets in found.items()}
 
     @cached_property
-    def repeats(self) -> list[Net]:
+    def repeats(self) -> list[PageNet]:
         """The nets left out of `groups`."""
         counted = [net for nets in self.groups.values() for net in nets]
         return [net for net in self.nets if net not in counted]
@@ -134,8 +134,8 @@ def _spreads(lines: Sequence[pd.Series]) -> Iterable[tuple[float, float, float, 
     return zip(table.index.tolist(), *(each.tolist() for each in numbers), strict=True)
 
 
-def _each_seed_once(nets: Sequence[Net]) -> list[Net]:
-    best: dict[object, Net] = {}
+def _each_seed_once(nets: Sequence[PageNet]) -> list[PageNet]:
+    best: dict[object, PageNet] = {}
     for net in nets:
         key = net.label if net.seed is None else net.seed
         if key not in best or net.epoch > best[key].epoch:
@@ -157,7 +157,7 @@ class Loss(NamedTuple):
 LOSSES = {"cross_entropy": Loss("cross-entropy", "nats"), "squared_error": Loss("squared error ½‖f(x) − e_y‖²")}
 
 
-def loss_of(nets: Iterable[Net]) -> Loss:
+def loss_of(nets: Iterable[PageNet]) -> Loss:
     """By the configurations of their runs; where these name none or several, a loss without a unit."""
     models = [run.config.get("model") for run in {net.run for net in nets}]
     found = {model.get("loss") if isinstance(model, Mapping) else None for model in models}
@@ -180,5 +180,5 @@ def page_of(read: list[Run], layer: str | None = None, verdicts: Sequence[Path] 
     nets = []
     for net, label, group in names:
         facts: dict[str, Any] = {field.name: getattr(net, field.name) for field in fields(reader.Net)}
-        nets.append(Net(**facts, label=label, group=group, style=looks[group]))
+        nets.append(PageNet(**facts, label=label, group=group, style=looks[group]))
     return PageData(read, nets, layer, tuple(verdicts))

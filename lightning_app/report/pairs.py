@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from lightning_app.compare.sides import MEASURING
-from lightning_app.report.page_data import Net, PageData
+from lightning_app.report.page_data import PageData, PageNet
 from lightning_app.runs.configuration import compared, flatten
 from lightning_app.runs.reader import KIND
 
@@ -27,11 +27,11 @@ class Pair:
 
     label: str
     seeds: tuple[int | None, ...]  # None: the only net of each arm, of whatever seed
-    plain: tuple[Net, ...]
-    residual: tuple[Net, ...]
+    plain: tuple[PageNet, ...]
+    residual: tuple[PageNet, ...]
 
     @property
-    def nets(self) -> tuple[Net, ...]:
+    def nets(self) -> tuple[PageNet, ...]:
         """Plain nets, then residual ones."""
         return self.plain + self.residual
 
@@ -65,7 +65,7 @@ def counterparts(page: PageData) -> list[Sides]:
     """
     groups = {name: nets[0] for name, nets in page.groups.items() if nets[0].residual is not None}
     sides = _sides(groups, _architecture)
-    finer_facts: tuple[Callable[[Net], Facts], ...] = (
+    finer_facts: tuple[Callable[[PageNet], Facts], ...] = (
         lambda net: {"training": repr(sorted(training_of(net).items()))},  # equal only where no option is missing
         training_of,
         lambda net: {"run": net.run.label},
@@ -76,7 +76,7 @@ def counterparts(page: PageData) -> list[Sides]:
     return sides
 
 
-def _sides(groups: dict[str, Net], facts_of: Callable[[Net], Facts]) -> list[Sides]:
+def _sides(groups: dict[str, PageNet], facts_of: Callable[[PageNet], Facts]) -> list[Sides]:
     """Groups that agree together, in order; of each side those with weights of their own, else the twins.
 
     Compared is what both have: the configuration of an older commit lacks options that a newer one writes.
@@ -97,7 +97,7 @@ def _sides(groups: dict[str, Net], facts_of: Callable[[Net], Facts]) -> list[Sid
     return [(plain or plain_twins, own or twins) for _, (plain, plain_twins, own, twins) in together]
 
 
-def _split(sides: Sides, groups: dict[str, Net], facts_of: Callable[[Net], Facts]) -> list[Sides]:
+def _split(sides: Sides, groups: dict[str, PageNet], facts_of: Callable[[PageNet], Facts]) -> list[Sides]:
     """Finer, where a side has several groups; groups that would lose their counterpart by it stay together."""
     if max(map(len, sides)) < 2 or not all(sides):
         return [sides]
@@ -107,7 +107,7 @@ def _split(sides: Sides, groups: dict[str, Net], facts_of: Callable[[Net], Facts
     return [*(part for part in finer if all(part)), *([together] if any(together) else [])]
 
 
-def _architecture(net: Net) -> Facts:
+def _architecture(net: PageNet) -> Facts:
     """The net but for plain or residual, which must be equal in all, and its data.
 
     Without a configuration: the class and depth beside which it was trained, or, trained alone, its name without these words.
@@ -122,12 +122,12 @@ def _architecture(net: Net) -> Facts:
     return {"net": _stem(net)}
 
 
-def training_of(net: Net) -> Facts:
+def training_of(net: PageNet) -> Facts:
     """The configuration but for seed, folder, nets and what only measures."""
     return _facts(leaf for leaf in net.run.options.items() if not leaf[0].startswith(NOT_TRAINING))
 
 
-def net_of(net: Net) -> Facts:
+def net_of(net: PageNet) -> Facts:
     """Its class and arguments."""
     return _facts(compared({"net": net.spec.get("net")}).items())
 
@@ -139,7 +139,7 @@ def _facts(leaves: Iterable[tuple[str, object]]) -> Facts:
     return {key: repr(str(value).rpartition(".")[2] if key in classes else value) for key, value in facts.items()}
 
 
-def _stem(net: Net) -> str:
+def _stem(net: PageNet) -> str:
     return KIND.sub("", net.group).lower()
 
 
@@ -147,7 +147,7 @@ def _pair(plain: str, residual: str, page: PageData) -> tuple[Pair, list[str]]:
     """Nets that do not tell their seed are in no pair, unless they are the only ones."""
     arms = [page.groups[plain], page.groups[residual]]
     if all(len(nets) == 1 for nets in arms) and any(nets[0].seed is None for nets in arms):
-        sides: list[dict[int | None, Net]] = [{None: nets[0]} for nets in arms]
+        sides: list[dict[int | None, PageNet]] = [{None: nets[0]} for nets in arms]
     else:
         sides = [{net.seed: net for net in nets if net.seed is not None} for nets in arms]
     shared = sorted(sides[0].keys() & sides[1].keys(), key=_order)

@@ -13,7 +13,7 @@ from lightning_app.plots.drawing import curve, finite, reach
 from lightning_app.plots.style import INK, Style
 from lightning_app.report.blocks import Entry, Figure, Panel, Rows, csv_text
 from lightning_app.report.figures import joined
-from lightning_app.report.page_data import Net, PageData
+from lightning_app.report.page_data import PageData, PageNet
 from lightning_app.report.panels import legend, panel
 from lightning_app.runs.naming import OF_LAYER
 
@@ -39,7 +39,7 @@ def stages(epochs: Sequence[float], at: Iterable[float]) -> dict[float, float]:
     return {fraction: epoch for epoch, fraction in sorted(found.items())}
 
 
-def layers_with(net: Net, prefix: str, field: str) -> list[str]:
+def layers_with(net: PageNet, prefix: str, field: str) -> list[str]:
     """The layers of which <prefix>/<layer>/<field> was logged, in the order of the log."""
     pattern = re.compile(rf"{re.escape(prefix)}/([^/]+)/{re.escape(field)}")
     return [match[1] for name in net.names if (match := pattern.fullmatch(name))]
@@ -57,7 +57,7 @@ def by_layer_keys(names: Iterable[str]) -> dict[tuple[str, str], dict[str, str]]
     return found
 
 
-def by_layer(net: Net, prefix: str, field: str) -> pd.DataFrame:
+def by_layer(net: PageNet, prefix: str, field: str) -> pd.DataFrame:
     """(epochs, layers) of what was logged; empty if nothing was."""
     return pd.DataFrame(
         {layer: net.series(f"{prefix}/{layer}/{field}") for layer in layers_with(net, prefix, field)}, dtype=float
@@ -75,7 +75,7 @@ class _Profile(NamedTuple):
     of: tuple[str, str]  # prefix, field
     group: str
     mean: pd.DataFrame  # over seeds, at the epochs that all have; NaN where one diverged
-    seeds: dict[Net, pd.DataFrame]
+    seeds: dict[PageNet, pd.DataFrame]
 
     @property
     def expected(self) -> pd.DataFrame | None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from lightning_app.report.blocks import Cell, Table, cell, mean_cell
-from lightning_app.report.page_data import Net, PageData
+from lightning_app.report.page_data import PageData, PageNet
 
 MARK = "/unconverged"  # every spectrum logs it, and nothing else does
 CALLBACK = "HessianSpectrum"
@@ -48,35 +48,35 @@ PARTS = (
 )
 
 
-def prefixes(nets: Iterable[Net]) -> list[str]:
+def prefixes(nets: Iterable[PageNet]) -> list[str]:
     """``hessian`` and whatever else a run calls a spectrum of a whole net, in the order of the log."""
     found = _marked(nets)
     return [prefix for prefix in found if not any(prefix.startswith(f"{other}/") for other in found)]
 
 
-def parts(nets: Sequence[Net], prefix: str) -> list[str]:
+def parts(nets: Sequence[PageNet], prefix: str) -> list[str]:
     """``id``, ``rest``, ``layer01``, ...: parts of the nets with a spectrum of their own, in the order of the log."""
     return [name.removeprefix(f"{prefix}/") for name in _marked(nets) if name.startswith(f"{prefix}/")]
 
 
-def _marked(nets: Iterable[Net]) -> list[str]:
+def _marked(nets: Iterable[PageNet]) -> list[str]:
     return [*dict.fromkeys(name.removesuffix(MARK) for net in nets for name in net.names if name.endswith(MARK))]
 
 
-def last_epoch(net: Net, prefix: str) -> float | None:
+def last_epoch(net: PageNet, prefix: str) -> float | None:
     """The last epoch with a spectrum; None without any."""
     last = net.final(prefix + MARK)
     return None if last is None else last.epoch
 
 
-def ends(nets: Iterable[Net], prefix: str) -> dict[str, list[str]]:
+def ends(nets: Iterable[PageNet], prefix: str) -> dict[str, list[str]]:
     """Names of the eigenvalues at either end, from the outermost on: ``top`` -> ``top1``, ``top2``, ..."""
     logged = {name.removeprefix(f"{prefix}/") for net in nets for name in net.names}
     ranks = range(1, len(logged) + 1)
     return {end: [*itertools.takewhile(logged.__contains__, (f"{end}{rank}" for rank in ranks))] for end in ENDS}
 
 
-def doubtful(net: Net, prefix: str, epoch: float | None) -> set[str]:
+def doubtful(net: PageNet, prefix: str, epoch: float | None) -> set[str]:
     """Which of the eigenvalues at the ends did not converge.
 
     What counts as converged is a bound on residual over |eigenvalue|, the same for all, so that those which ``unconverged``
@@ -157,7 +157,7 @@ def tables_of_parts(page: PageData, prefix: str) -> list[Table]:
     return tables
 
 
-def _column(nets: Sequence[Net], prefix: str, names: Sequence[str]) -> list[Cell]:
+def _column(nets: Sequence[PageNet], prefix: str, names: Sequence[str]) -> list[Cell]:
     """Of one net, or of seeds at one epoch: a dash where these are not equally far."""
     epoch, *others = {last_epoch(net, prefix) for net in nets}
     if others:
@@ -173,13 +173,13 @@ def _column(nets: Sequence[Net], prefix: str, names: Sequence[str]) -> list[Cell
     return cells
 
 
-def _entries(net: Net, prefix: str, names: Sequence[str], epoch: float | None) -> list[Cell]:
+def _entries(net: PageNet, prefix: str, names: Sequence[str], epoch: float | None) -> list[Cell]:
     bad = doubtful(net, prefix, epoch)
     found = {key: net.at(f"{prefix}/{key}", epoch) for key in names}
     return [cell(number, _note(net, prefix, key, epoch, number, key in bad)) for key, number in found.items()]
 
 
-def _note(net: Net, prefix: str, key: str, epoch: float | None, number: float | None, bad: bool) -> str:
+def _note(net: PageNet, prefix: str, key: str, epoch: float | None, number: float | None, bad: bool) -> str:
     """What is to be known with the number."""
     if key == "condition10_high" and number == math.inf:
         return NO_BOUND

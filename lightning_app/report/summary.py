@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 from lightning_app.common.numbers import number
-from lightning_app.report.page_data import Net, gather
+from lightning_app.report.page_data import PageNet, gather
 from lightning_app.report.sections.cushions import choose_layer, measured_layers
 from lightning_app.report.sections.outcome import limits
 from lightning_app.runs import RunFolder
@@ -46,7 +46,7 @@ def summary(run: RunFolder) -> Summary:
     return Summary(title.removesuffix("."), head, rows)
 
 
-def _last(net: Net, name: str) -> str:
+def _last(net: PageNet, name: str) -> str:
     last = net.final(name)
     if last is None:
         return NOT_MEASURED

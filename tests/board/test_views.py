@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from lightning_app.board import views
-from lightning_app.board.views import Board, View
+from lightning_app.board.views import Board, OpenPage
 from lightning_app.board.worker import PageRequest, PageUpdate, Worker, WorkerEnded
 from lightning_app.cli import main
 from lightning_app.runs import Row, RunFolder
@@ -37,14 +37,14 @@ def board(tmp_path):
 
 
 def shown(board: Board, *chosen: str) -> list[str]:
-    return [run.label for run in board._shown(View(chosen))]
+    return [run.label for run in board._shown(OpenPage(chosen))]
 
 
 def test_the_newest_runs_are_shown_and_others_can_be_chosen(board):
     assert [*board.runs][:2] == ["group/run11", "group/run10"] and len(board.runs) == 12
     assert shown(board) == [f"group/run{number:02d}" for number in range(6, 12)]
     assert shown(board, "group/run03", "group/run00") == ["group/run00", "group/run03"]
-    text = board._about(View(("group/run03", "nowhere")))
+    text = board._about(OpenPage(("group/run03", "nowhere")))
     assert "Live: 1 of 12 runs" in text and "There is no run nowhere." in text
     assert text.count('type="checkbox"') == 12 and text.count(" checked") == 1
 
@@ -60,7 +60,7 @@ def test_folders_of_a_run_are_no_runs(board, tmp_path):
 def test_names_are_text(board, tmp_path):
     logged(tmp_path / "runs" / '"><script>alert(1)<\\script>\u202e', 3e9)
     board._search()
-    text = board._about(View(()))
+    text = board._about(OpenPage(()))
     assert "<script" not in text and "⟨U+202E⟩" in text
 
 

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 from lightning_app.plots import drawing
 from lightning_app.report import figures
 from lightning_app.report.blocks import Block, Figure, Panel, Rows, Section, csv_text, seeds_csv
-from lightning_app.report.page_data import Net, PageData
+from lightning_app.report.page_data import PageData, PageNet
 from lightning_app.report.panels import panel
 from lightning_app.report.spectra import last_epoch, matrix_of, parts, prefixes, samples_of, table, tables_of_parts
 
@@ -150,14 +150,14 @@ def _caption(page: PageData, prefix: str) -> list[str]:
 
 
 def _draw_leading(axes: Axes, page: PageData, prefix: str) -> None:
-    figures.over_groups(axes, page, partial(Net.series, name=f"{prefix}/{LEADING}"))
+    figures.over_groups(axes, page, partial(PageNet.series, name=f"{prefix}/{LEADING}"))
     drawing.from_zero(axes)
 
 
 def _draw_errors(axes: Axes, page: PageData, prefix: str, errors: Mapping[str, str]) -> None:
     """Curves of quantities, and around those of single nets the errors: what each value may be off."""
     for name, error in errors.items():
-        figures.over_groups(axes, page, partial(Net.series, name=f"{prefix}/{name}"))
+        figures.over_groups(axes, page, partial(PageNet.series, name=f"{prefix}/{name}"))
         for (net,) in (nets for nets in page.groups.values() if len(nets) == 1):
             line, off = (drawing.finite(net.series(f"{prefix}/{each}")) for each in (name, error))
             drawing.filled(axes, line - off, line + off, net.style)
@@ -299,7 +299,7 @@ def _arrays(prefix: str) -> list[str]:
     return [f"{prefix}/leading", *(f"{prefix}/density/{part}" for part in DENSITY_ARRAYS)]
 
 
-def _profiles(page: PageData, prefix: str, what: str) -> dict[Net, pd.Series]:
+def _profiles(page: PageData, prefix: str, what: str) -> dict[PageNet, pd.Series]:
     """By layer, from 1: the array of the leading eigenvector, or what was logged of each layer's block."""
     found = {}
     for net in page.nets:
@@ -316,7 +316,7 @@ def _profiles(page: PageData, prefix: str, what: str) -> dict[Net, pd.Series]:
 
 
 def _draw_layers(
-    axes: Axes, page: PageData, lines: Iterable[Mapping[Net, pd.Series]], ever: Sequence[ArrayLike], to_zero: bool
+    axes: Axes, page: PageData, lines: Iterable[Mapping[PageNet, pd.Series]], ever: Sequence[ArrayLike], to_zero: bool
 ) -> None:
     """``ever``: all that may be drawn there later. The axis starts at zero, or is logarithmic to both sides of it."""
     for values in ever:

@@ -12,7 +12,7 @@ from lightning_app.common.errors import UserError
 from lightning_app.plots.drawing import from_zero, median_mark, reach
 from lightning_app.report.blocks import Figure, Rows, Section, csv_text
 from lightning_app.report.figures import Frame, View, curve_panel, figure_of_histograms, group_legend, joined
-from lightning_app.report.page_data import Net, PageData
+from lightning_app.report.page_data import PageData, PageNet
 from lightning_app.report.profiles import positions
 
 DEFAULT_LAYER = "layer10"  # of the paper's Fig. 3
@@ -34,7 +34,7 @@ WHAT = (
     "left out."
 )
 
-Samples = dict[Net, dict[float, np.ndarray]]  # cushions per sample (n,) by epoch, ascending
+Samples = dict[PageNet, dict[float, np.ndarray]]  # cushions per sample (n,) by epoch, ascending
 
 
 def section(page: PageData) -> Section:
@@ -60,7 +60,7 @@ def choose_layer(layers: Sequence[str], wanted: str | None = None) -> str:
     return wanted
 
 
-def measured_layers(nets: Sequence[Net]) -> list[str]:
+def measured_layers(nets: Sequence[PageNet]) -> list[str]:
     """Layers whose cushion was logged for any of the nets, by number."""
     found = (re.fullmatch(r"cushion/([^/]+)/[^/]+", name) for net in nets for name in net.names)
     return sorted({match[1] for match in found if match}, key=lambda layer: (_number(layer), layer))
@@ -97,7 +97,7 @@ def _array(layer: str, end: str) -> str:
     return f"cushion/{layer}/samples{end}"
 
 
-def _samples(saved: Mapping[Net, Mapping[float, Mapping[str, np.ndarray]]], key: str) -> Samples:
+def _samples(saved: Mapping[PageNet, Mapping[float, Mapping[str, np.ndarray]]], key: str) -> Samples:
     """Cushions (n,) by epoch, of nets with a finite one at the last epoch with arrays."""
     found = {}
     for net, epochs in saved.items():

@@ -12,7 +12,7 @@ from lightning_app.plots.drawing import from_zero, reach, with_zero
 from lightning_app.plots.style import INK
 from lightning_app.report.blocks import Cell, Figure, Panel, Rows, Section, Table, csv_text, mean_cell, seeds_csv
 from lightning_app.report.figures import Curve, Frame, curve_panel, figure_of_curves, frames_csv, group_legend, joined
-from lightning_app.report.page_data import Net, PageData
+from lightning_app.report.page_data import PageData, PageNet
 from lightning_app.report.profiles import layers_with, profiles, several_seeds, stages
 
 TITLE = "Ensembles of paths"
@@ -170,7 +170,7 @@ def _depth_over_epochs(page: PageData) -> Figure:
     return Figure("ensembles-depth", DEPTH_OVER_EPOCHS, panels, group_legend(page), data, more=more)
 
 
-def _over_longest(net: Net, field: str) -> pd.DataFrame:
+def _over_longest(net: PageNet, field: str) -> pd.DataFrame:
     """A depth in layers, p, and their quotient, by epoch."""
     columns = {"layers": net.series(f"{DEPTH}/{field}"), "longest": net.series(f"{DEPTH}/longest")}
     return pd.concat(columns, axis=1, join="inner").assign(share=lambda both: both["layers"] / both["longest"])
@@ -215,7 +215,7 @@ def _shares(page: PageData, what: str) -> list[Frame]:
     return frames
 
 
-def _distributions(page: PageData, what: str, when: float) -> dict[Net, pd.Series]:
+def _distributions(page: PageData, what: str, when: float) -> dict[PageNet, pd.Series]:
     """By length, at the first, middle or last epoch with arrays, after which each is named."""
     found = {}
     for net in page.nets:
@@ -227,9 +227,9 @@ def _distributions(page: PageData, what: str, when: float) -> dict[Net, pd.Serie
 
 
 def _length_panel(
-    page: PageData, what: str, key: str, lines: dict[Net, pd.Series], ever: Sequence[np.ndarray]
+    page: PageData, what: str, key: str, lines: dict[PageNet, pd.Series], ever: Sequence[np.ndarray]
 ) -> Panel:
-    def shares(net: Net) -> pd.Series:
+    def shares(net: PageNet) -> pd.Series:
         line = lines.get(net, pd.Series(dtype=float))
         return line / line.sum()
 
@@ -302,7 +302,7 @@ def _share(signs: Sequence[np.ndarray]) -> Cell:
     )
 
 
-def _signs(net: Net) -> list[np.ndarray]:
+def _signs(net: PageNet) -> list[np.ndarray]:
     """For lambda, then for C: ones and zeros of each column, over layers and epochs without those that are NaN."""
 
     def values(names: Sequence[str], field: str) -> np.ndarray:

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 
 from lightning_app.common.seeds import consecutive
 from lightning_app.report.blocks import Cell, Section, Table, mean_cell
-from lightning_app.report.page_data import Net, PageData, loss_of
+from lightning_app.report.page_data import PageData, PageNet, loss_of
 from lightning_app.runs.reader import Final
 
 TITLE = "Where each net ended"
@@ -54,7 +54,7 @@ def _columns(page: PageData) -> dict[str, tuple[str, ...]]:
     return {head: each for head, each in found.items() if measured.issuperset(each)}
 
 
-def failures(net: Net) -> list[str]:
+def failures(net: PageNet) -> list[str]:
     """A message for each measure that failed: which, and when. Why is in the section on layers."""
     return [
         f"'{name.removeprefix(FAILED)}' could not be measured at epochs {spell_epochs(net.series(name).index)}."
@@ -73,7 +73,7 @@ def spell_epochs(epochs: Iterable[float]) -> str:
     return ", ".join(str(first) if first == last else f"{first} to {last}" for first, last in rows)
 
 
-def _row(label: str, nets: Sequence[Net], columns: Sequence[tuple[str, ...]]) -> list[Cell]:
+def _row(label: str, nets: Sequence[PageNet], columns: Sequence[tuple[str, ...]]) -> list[Cell]:
     epochs = sorted({net.epoch for net in nets})
     span = str(epochs[0]) if len(epochs) == 1 else f"{epochs[0]} to {epochs[-1]}"
     cells = []
@@ -85,7 +85,7 @@ def _row(label: str, nets: Sequence[Net], columns: Sequence[tuple[str, ...]]) ->
     return [Cell(label), Cell(span), *cells]
 
 
-def _final(net: Net, names: tuple[str, ...]) -> Final | None:
+def _final(net: PageNet, names: tuple[str, ...]) -> Final | None:
     """The last value. A difference is of one epoch only: across epochs it would mix gap and progress."""
     finals = [last for name in names if (last := net.final(name))]
     if len(finals) < len(names) or len({last.epoch for last in finals}) > 1:

@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 
 from lightning_app.report.blocks import Cell, Section, Table, cell
-from lightning_app.report.page_data import Net, PageData
+from lightning_app.report.page_data import PageData, PageNet
 from lightning_app.runs import LayerRow
 from lightning_app.runs.folder import STOPPED
 from lightning_app.runs.naming import OF_LAYER
@@ -57,25 +57,25 @@ def section(page: PageData) -> Section | None:
     return Section("layers", TITLE, "", shown, notes, FAMILIES, short="Layers", folded=True)
 
 
-def layers_of_net(net: Net) -> list[LayerRow]:
+def layers_of_net(net: PageNet) -> list[LayerRow]:
     """The net's layers in forward order."""
     return [row for row in net.run.layers if row.member == net.name]
 
 
-def layer_cells(net: Net, row: LayerRow) -> list[Cell]:
+def layer_cells(net: PageNet, row: LayerRow) -> list[Cell]:
     """One line of the table, under `HEAD`."""
     numbers = [_last(net, key.format(row.layer)) if row.layer else cell(None) for key in COLUMNS.values()]
     facts = [row.path, row.layer or "–", row.kind, "x".join(map(str, row.shape))]
     return [*map(Cell, facts), *numbers, Cell(row.reason or (NO_NUMBER if numbers[0].text == "nan" else ""))]
 
 
-def block_cells(net: Net) -> list[list[Cell]]:
+def block_cells(net: PageNet) -> list[list[Cell]]:
     """A line a block that has interlayer cushions, under `BLOCK_HEAD`."""
     blocks = dict.fromkeys(match[1] for name in net.names if (match := BLOCK.match(name)))
     return [[Cell(block), *(_last(net, key.format(block)) for key in BLOCK_COLUMNS.values())] for block in blocks]
 
 
-def of_whole_nets(nets: Sequence[Net]) -> list[list[Cell]]:
+def of_whole_nets(nets: Sequence[PageNet]) -> list[list[Cell]]:
     """A line a number that is not of one layer or block, which are too many: its name, and each net's last value."""
     names = dict.fromkeys(name for net in nets for name in net.names if not _of_part(name))
     return [[Cell(name), *(_last(net, name) for net in nets)] for name in names]
@@ -90,6 +90,6 @@ def _of_part(name: str) -> bool:
     return name.partition("/")[0] in FAMILIES or OF_LAYER.fullmatch(f"{name}/value") is not None
 
 
-def _last(net: Net, name: str) -> Cell:
+def _last(net: PageNet, name: str) -> Cell:
     last = net.final(name)
     return cell(None if last is None else last.value)

@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterator, Sequence
 
 from lightning_app.common.numbers import whole
 from lightning_app.report.blocks import Figure, Section, csv_text
-from lightning_app.report.page_data import Net, PageData
+from lightning_app.report.page_data import PageData, PageNet
 from lightning_app.report.profiles import by_layer_keys
 from lightning_app.report.sections.signals import FAMILY as SIGNAL
 
@@ -41,13 +41,13 @@ def section(page: PageData) -> Section | None:
     return Section("maps", TITLE, blocks=[figure], short="Maps")
 
 
-def _constant(nets: Sequence[Net], keys: Collection[str]) -> bool:
+def _constant(nets: Sequence[PageNet], keys: Collection[str]) -> bool:
     """Whether it was logged at several epochs and never changed, as a count of weights."""
     series = (values for net in nets for key in keys if len(values := net.points(key)[1]))
     return all(len(values) > 1 and bool((values == values[0]).all()) for values in series)
 
 
-def _rows(nets: Sequence[Net], measures: Measures, step: int) -> Iterator[tuple[object, ...]]:
+def _rows(nets: Sequence[PageNet], measures: Measures, step: int) -> Iterator[tuple[object, ...]]:
     for (prefix, field), keys in measures.items():
         measure = f"{prefix}/*/{field}"
         yield measure, "", "", "/".join(keys)

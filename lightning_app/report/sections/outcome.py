@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from lightning_app.common.numbers import MISSING, duration, plural, span
 from lightning_app.report.figures import joined
-from lightning_app.report.page_data import Net, PageData
+from lightning_app.report.page_data import PageData, PageNet
 from lightning_app.report.sections.costs import COST, EPOCH
 from lightning_app.runs.configuration import limits_on_data
 from lightning_app.runs.reader import Final, Run
@@ -73,7 +73,7 @@ def _errors(page: PageData) -> str:
     return f"Last {unseen.words} error: {_first(shown)}." if shown else ""
 
 
-def _span(finals: Sequence[tuple[Net, Final]]) -> str:
+def _span(finals: Sequence[tuple[PageNet, Final]]) -> str:
     """Of a single net, else the lowest and the highest seed; with the epochs where some trained longer than that."""
     finite = [last.value for _, last in finals if math.isfinite(last.value)]
     notes = [f"{len(finals)} seeds"] * (len(finals) > 1)

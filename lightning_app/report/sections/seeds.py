@@ -12,7 +12,7 @@ from lightning_app.plots.drawing import curve, filled
 from lightning_app.plots.style import INK, Style, styles
 from lightning_app.report.blocks import Block, Cell, Entry, Figure, Panel, Rows, Section, Table, cell, csv_text
 from lightning_app.report.figures import joined
-from lightning_app.report.page_data import Net, PageData, loss_of
+from lightning_app.report.page_data import PageData, PageNet, loss_of
 from lightning_app.report.pairs import Pair, net_of, pairs, training_of
 from lightning_app.report.panels import legend, panel
 from lightning_app.runs.configuration import LIMITS
@@ -92,12 +92,12 @@ def _to_know_first(page: PageData) -> list[str]:
     return notices
 
 
-def _titled(name: str, nets: Iterable[Net]) -> str:
+def _titled(name: str, nets: Iterable[PageNet]) -> str:
     """The quantity, with its unit where that is known of these nets."""
     return loss_of(nets).measured(QUANTITIES[name]) if name.endswith("/risk") else QUANTITIES[name]
 
 
-def _table(nets: Iterable[Net], name: str) -> pd.DataFrame:
+def _table(nets: Iterable[PageNet], name: str) -> pd.DataFrame:
     """A number by epoch (rows) and net (columns), at the epochs where all were measured."""
     return pd.concat([net.series(name) for net in nets], axis=1, join="inner")
 
@@ -182,7 +182,7 @@ def _difference_panel(
 def _at_risk(pair: Pair, error: str) -> paired.ErrorAtRisk | None:
     """None where risk or error was not measured."""
 
-    def risk_and_error(net: Net) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def risk_and_error(net: PageNet) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         both = pd.concat([net.series(RISK), net.series(error)], axis=1, join="inner")
         return both.index.to_numpy(), *both.to_numpy().T
 

@@ -13,7 +13,7 @@ from lightning_app.plots.drawing import curve, finite
 from lightning_app.plots.style import INK, Style, styles
 from lightning_app.report.blocks import Block, Cell, Figure, Panel, Section, Table, cell, csv_text
 from lightning_app.report.figures import curve_panel, group_legend
-from lightning_app.report.page_data import Net, PageData, loss_of
+from lightning_app.report.page_data import PageData, PageNet, loss_of
 from lightning_app.report.panels import legend
 
 FAMILY = "twin"
@@ -53,7 +53,7 @@ GAPS = (  # key, title and y axis of a panel; with fitted laws; logarithmic step
     ("twin-exponential", "Divergence, exponential", DIVERGENCE, True, False),
 )
 Line = TypeVar("Line", pd.Series, pd.DataFrame)
-Twins = dict[Net, pd.DataFrame]  # what was recorded after every step of the run, by step
+Twins = dict[PageNet, pd.DataFrame]  # what was recorded after every step of the run, by step
 
 
 def section(page: PageData) -> Section | None:
@@ -69,7 +69,7 @@ def section(page: PageData) -> Section | None:
     return Section("twins", "Equivalent training", WHAT, blocks, notices, (FAMILY,), short="Twins")
 
 
-def _decays_elsewhere(net: Net) -> bool:
+def _decays_elsewhere(net: PageNet) -> bool:
     """Whether the two penalties differ: 0 of a residual net is the identity of its plain one."""
     model = net.run.config.get("model")
     if net.residual is None or not isinstance(model, Mapping) or model.get("weight_decay") == 0:
@@ -82,7 +82,7 @@ def _decays_elsewhere(net: Net) -> bool:
     return (own, its) != (centres[net.residual], centres[not net.residual])
 
 
-def _steps(net: Net) -> pd.DataFrame:
+def _steps(net: PageNet) -> pd.DataFrame:
     prefix, frames = "twin/steps/", []
     for epoch in net.run.array_epochs(FAMILY):
         saved = {key: values for key, values in net.arrays(FAMILY, epoch).items() if key.startswith(prefix)}
@@ -91,7 +91,7 @@ def _steps(net: Net) -> pd.DataFrame:
     return pd.concat(frames).set_index("number") if frames else pd.DataFrame()
 
 
-def _row(net: Net) -> list[Cell]:
+def _row(net: PageNet) -> list[Cell]:
     """Where the first flip was, and what its units got, between distances and laws."""
     apart = [_number(net, name) for name in ("divergence", "divergence_id", "risk_difference")]
     flip = [Cell("none yet"), Cell("–")]
@@ -104,18 +104,18 @@ def _row(net: Net) -> list[Cell]:
     return [Cell(net.label), *apart, *flip, *laws, _number(net, "growth/rate_before")]
 
 
-def _number(net: Net, name: str, note: str = "") -> Cell:
+def _number(net: PageNet, name: str, note: str = "") -> Cell:
     last = net.final(f"twin/{name}")
     return cell(last.value if last else None, note)
 
 
-def _law(net: Net, parameter: str, count: str) -> Cell:
+def _law(net: PageNet, parameter: str, count: str) -> Cell:
     steps, error = (_number(net, f"growth/{each}").text for each in (count, f"{parameter.split('_')[0]}_error"))
     fitted = _number(net, f"growth/{parameter}", f"{steps} steps, rms {error}")
     return Cell("–", note="too few steps") if fitted.text == "nan" else fitted
 
 
-def _flip_step(net: Net) -> float | None:
+def _flip_step(net: PageNet) -> float | None:
     last = net.final("twin/first_flip_step")
     return None if last is None or np.isnan(last.value) else last.value
 
@@ -133,7 +133,7 @@ def _figure(twins: Twins) -> Figure:
     return Figure("twin-steps", caption, panels, looks, data, columns=2)
 
 
-def _risks(shown: PageData, twins: Twins, originals: dict[Net, Style]) -> Panel:
+def _risks(shown: PageData, twins: Twins, originals: dict[PageNet, Style]) -> Panel:
     def draw_originals(axes: Axes) -> None:
         for net, look in originals.items():
             curve(axes, finite(_means(twins[net]["risk_original"])), look)
@@ -146,7 +146,7 @@ def _risks(shown: PageData, twins: Twins, originals: dict[Net, Style]) -> Panel:
 def _gap_panel(shown: PageData, twins: Twins, key: str, title: str, y: str, fitted: bool, log_x: bool) -> Panel:
     """How far twin and original are apart, in risk or in weights, with the laws ``fitted`` to these."""
 
-    def gap(net: Net) -> pd.Series:
+    def gap(net: PageNet) -> pd.Series:
         steps = twins[net]
         return _picked(steps["divergence"], log_x) if fitted else _means(steps["risk_difference"].abs())
 
@@ -163,7 +163,7 @@ def _gap_panel(shown: PageData, twins: Twins, key: str, title: str, y: str, fitt
     return look(shown, key, title, gap)
 
 
-def _laws(net: Net, steps: np.ndarray) -> list[pd.Series]:
+def _laws(net: PageNet, steps: np.ndarray) -> list[pd.Series]:
     """The fitted laws at the steps they were fitted to; none where there were too few."""
     fit = {name: last.value for name in FITS if (last := net.final(f"twin/growth/{name}"))}
     if len(fit) < len(FITS):

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from lightning_app.plots.drawing import reach
 from lightning_app.report import figures
 from lightning_app.report.blocks import Cell, Figure, Section, Table, cell
-from lightning_app.report.page_data import Net, PageData
+from lightning_app.report.page_data import PageData, PageNet
 from lightning_app.report.profiles import stages
 
 WEIGHTS, TRANSFERRED = "weight_mass", "weight_mass_transferred"
@@ -54,17 +54,17 @@ def section(page: PageData) -> Section:
     return Section("weights", TITLE, WHAT, [*tables, *curves, *histograms], notices, (*OBJECTS,), "Weights")
 
 
-def _measured(net: Net) -> list[str]:
+def _measured(net: PageNet) -> list[str]:
     """Which of w and t have numbers."""
     return [prefix for prefix in OBJECTS if any(f"{prefix}/{field}" in net.names for field in FIELDS)]
 
 
-def _are_equal(net: Net) -> bool:
+def _are_equal(net: PageNet) -> bool:
     """Is t as w at every epoch, as for a plain net?"""
     return all(net.series(f"{WEIGHTS}/{field}").equals(net.series(f"{TRANSFERRED}/{field}")) for field in FIELDS)
 
 
-def _table(net: Net, forms: Sequence[str]) -> Table:
+def _table(net: PageNet, forms: Sequence[str]) -> Table:
     """A pair of columns for w and one for t; one for both where t is w at every epoch."""
     same = _are_equal(net)
     columns = []
@@ -77,7 +77,7 @@ def _table(net: Net, forms: Sequence[str]) -> Table:
     return Table("", ["", *head], rows, title=net.label)
 
 
-def _cell(net: Net, prefix: str, field: str, epoch: float) -> Cell:
+def _cell(net: PageNet, prefix: str, field: str, epoch: float) -> Cell:
     """The number; of a share of large weights where there are none, that."""
     if field == "id_over_large" and net.at(f"{prefix}/large", epoch) == 0:
         return Cell("–", note="no weight so large")
