@@ -366,6 +366,7 @@ def test_where_no_test_data_were_measured_validation_counts(tmp_path):
     )
     assert "of validation samples" in page.text
     assert "Last validation error: net 0.375." in outcome.outcome(gather([run]))
+    assert learning.section(gather([run])).notices == ["Not measured here: train/risk_running, train/risk."]
 
 
 def test_a_watched_net_that_is_not_finite_has_diverged(tmp_path):

@@ -17,7 +17,7 @@ TITLES = {
     "val/error": "Validation error",
 }
 FAMILIES = ("train", "test", "val", "probe")
-OPTIONAL = ("val/risk", "val/error", "test/risk_ema", "test/error_ema")  # most runs lack them: not worth a notice
+EXPECTED = ("train/risk_running", "train/risk", "train/error")  # and one set of held-out data: most runs lack the rest
 CAPTION = (
     "Risk: mean {loss} a sample, on a logarithmic scale. Error: share of samples classified wrongly. Epoch 0 is "
     "before training, epoch k after k epochs. “During the epoch” is the mean over the batches of epoch k as they were "
@@ -29,7 +29,8 @@ CAPTION = (
 
 def section(page: PageData) -> Section:
     """The section, with a panel for each of these numbers that was measured."""
-    missing = [name for name in TITLES if name not in OPTIONAL and not page.having(name).nets]
+    expected = *EXPECTED, page.held_out.risk, page.held_out.error
+    missing = [name for name in expected if not page.having(name).nets]
     notices = [f"Not measured here: {', '.join(missing)}."] if missing else []
     loss = loss_of(page.nets)
     caption = CAPTION.format(loss=loss.measured(loss.name))
