@@ -10,17 +10,21 @@ import inspect
 import os
 import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+import traceback
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from importlib import import_module
 from pathlib import Path
+from types import FrameType
 from typing import Any, NoReturn
 
 import pytorch_lightning as pl
 import yaml
 from jsonargparse import DefaultHelpFormatter, Namespace, _typehints
 from pytorch_lightning.cli import LightningArgumentParser
+from pytorch_lightning.loggers import Logger
+from torch import nn
 from typing_extensions import override
 
 from lightning_app.cli.safety import importable, placed
@@ -32,9 +36,7 @@ from lightning_app.runs.folder import CHECKPOINTS, CONFIG
 CONFIG_OPTIONS = ("--config", "-c")
 FROM_RUN = ("model", "data")  # what those that look at a checkpoint take whole from its run's configuration
 LOOKING = ("validate", "test", "measure")  # at a checkpoint
-UNKNOWN_KEY = re.compile(
-    r"unrecognized arguments: --([\w.-]+)|[Oo]ption '([\w.]+)' is not accepted|option '([\w.]+)'|Key '([\w.]+)'"
-)
+UNKNOWN_KEY = re.compile(r"unrecognized arguments: --([\w.-]+)|[Oo]ption '(?!class_path')([\w.]+)'|Key '([\w.]+)'")
 UNKNOWN_WORD = re.compile(r"unrecognized arguments: (?!-)(\S+)")
 UNKNOWN_MODULE = re.compile(r"No module named '([\w.]+)'")
 UNKNOWN_CLASS = re.compile(
@@ -48,9 +50,13 @@ OF_OPTIONS = {  # groups -> one of their options
     "data": "class_path",
 }
 NUMBERS = ("bool", "float", "int")  # types that a word is more likely a mistake of than a class
-ARMS = re.compile(r'key "model.arms":.*Given value: {(.*)}', re.DOTALL)
-WITHIN = re.compile(r"[({][^(){}]*[)}]")  # what stands in the innermost brackets
-CLASS_AS_ARM = re.compile(r"(?:^|, )'?([^',]+?)'?: '([\w.]+)'")
+WITHIN_CLASS = re.compile(r"\.(class_path|init_args)\b.*")  # which part of a class's value it was
+OF_SEVERAL = ("help", "NAME")  # what stands in a list of keys for names that it cannot have
+NO_VALUE = re.compile(r"expected (at least )?one argument")
+MISSING = re.compile(r"arguments are required: (.*)")
+NO_CLASS = re.compile(
+    r"subclass of (?:<class ')?(\w+)|Dict must include a class_path|subclass spec|'class_path' is not acc"
+)
 NO_OPTIONS = re.compile(r"Unexpected config: (.*)")
 # Why a class refused its arguments, among what jsonargparse reports of the types it tried.
 OF_CLASS = re.compile(r"^\s+- (?!Expected a|Does not validate)(.+)$", re.MULTILINE)
@@ -72,6 +78,13 @@ HINTS = {  # of options that take a name out of a few, how to have another one; 
 }
 KNOWN = re.compile(r"known subclasses: (.*?)(\)?)$", re.DOTALL)
 OURS = ("callbacks.", "lightning_app.")
+PLACES = {  # of the classes that a configuration may name in short; the first that fits
+    pl.LightningModule: (),
+    pl.LightningDataModule: ("data",),
+    nn.Module: ("model.net", "model.arms.NAME.net"),
+    pl.Callback: ("trainer.callbacks[N]",),
+    Logger: ("trainer.logger[N]",),
+}
 PACKAGES = (
     *("callbacks", "lightning_app.datamodules", "lightning_app.modules", "lightning_app.networks"),
     "lightning_app.runs.loggers",
@@ -110,7 +123,7 @@ class Parser(LightningArgumentParser):
 
     @override
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
-        problem, hint = self._explain(message)
+        problem, hint = self._explain(message, ex)
         print(f"error: {problem}\n       {hint}", file=sys.stderr)
         raise SystemExit(2)
 
@@ -121,33 +134,52 @@ class Parser(LightningArgumentParser):
             cfg[cfg.subcommand].trainer = placed(cfg[cfg.subcommand].trainer, self.folder)
         return super().instantiate_classes(cfg, **options)
 
-    def _explain(self, message: str) -> tuple[str, str]:
+    def _explain(self, message: str, error: BaseException | None) -> tuple[str, str]:
         """What is wrong, and what to do about it."""
-        location = key[1] if (key := re.search(r'Parser key "([\w.]+)"', message)) else None
+        place, value = _place(error)
+        location = place or (found[1] if (found := re.search(r'Parser key "([\w.]+)"', message)) else None)
         hint = HINTS.get(location or "", "see --help for the options, --print_config for their values.")
+        if NO_VALUE.search(message):
+            typed = (frame.f_locals.get("option_string") for frame in _frames(error))
+            option = next(filter(None, typed), "an option")
+            return f"{option.lstrip('-')}: expected a value, got none.", f"write {option} VALUE."
         if found := UNKNOWN_KEY.search(message):
-            key = next(filter(None, found.groups()))
-            return f"there is no option '{key}'.", HINTS.get(key) or _did_you_mean(key, self._keys()) or hint
+            key = WITHIN_CLASS.sub("", ".".join(filter(None, [place, *found.groups()])))
+            known = self._keys(place)
+            near = HINTS.get(key) or _did_you_mean(key, known) or _takes(place, key, known)
+            return f"there is no option '{key}'.", near or hint
+        if found := MISSING.search(message):
+            where = f"it goes into the init_args of {place}." if place else hint
+            names = found[1].split(", ")
+            missing = [f"{place}.{name}" if place else name.partition(".")[2] for name in names]  # of the command
+            return f"{' and '.join(missing)}: expected a value, got none.", where
         if found := UNKNOWN_WORD.search(message):
             is_file = found[1].endswith((".yaml", ".yml"))
             return f"expected options, got '{found[1]}'.", f"did you mean --config {found[1]}?" if is_file else hint
         if (found := re.search(r"File does not exist: '(.+)'", message)) and location == "config":
             return f"config: there is no file {found[1]}.", _nearest_file(Path(found[1])) or hint
         types = WRONG_VALUE.findall(message)
-        value = found[1].strip() if (found := re.search(r"(?:Given|Got) value: (.*)", message)) else "something else"
+        if isinstance(value, _typehints.NestedArg) and types:
+            return f"there is no option '{place}.{value.key}'.", f"did you mean {place}?"
         plain = [name for name in _type_names(types) if name in NUMBERS or name.startswith("[")]
-        if any(name in NUMBERS for name in plain) and location is not None:
+        if any(name in NUMBERS for name in plain) and location and not isinstance(value, list | Mapping):
             return f"{location}: expected {' or '.join(plain)}, got {value}.", hint
-        if found := _class_as_arm(message):
-            say = f"write {found[1]}: {{net: {found[2]}}}."
-            return f"model.arms: expected options for each net's name, got the class {found[2]} for {found[1]}.", say
-        if (found := UNKNOWN_MODULE.search(message)) and location is not None and "." in value:
+        if found := re.fullmatch(r"model\.arms\.(\w+)", place):
+            net = value if isinstance(value, str) else "CLASS"
+            return f"{place}: expected options such as net, got {value}.", f"write {found[1]}: {{net: {net}}}."
+        if (found := UNKNOWN_MODULE.search(message)) and location is not None and "." in str(value):
             return f"{location}: there is no module '{found[1]}'.", "is it installed, or its folder on PYTHONPATH?"
         if (found := UNKNOWN_CLASS.search(message)) and location is not None:
             name = next(filter(None, found.groups())).rsplit(".", 1)[-1]
             return f"{location}: there is no class '{name}'.", _did_you_mean(name, known_classes()) or (
                 "give a class of ours by name, or any other as package.module.Class."
             )
+        if place and (found := NO_CLASS.search(message)):
+            got = value
+            if isinstance(value, Mapping):
+                got = value.get("class_path") if {*value} <= {"class_path", "init_args"} else ", ".join(value)
+            kind = f"subclass of {found[1]}" if found[1] else "class"
+            return f"{place}: expected a {kind}, by its name or as class_path and init_args, got {got}.", hint
         if "Problems parsing config" in message:
             reason = _one_line(message.split(":", 1)[1])  # the files that --config names were read before
             return f"a value on the command line, or a file that it names, is not valid YAML: {reason}", hint
@@ -161,7 +193,7 @@ class Parser(LightningArgumentParser):
             got = message.rpartition(" ")[2].strip()
             return f"{location}: expected options, such as --{location}.{OF_OPTIONS[location]}, got {got}.", hint
         if found := OF_CLASS.search(message):
-            return found[1], hint
+            return ": ".join(filter(None, [place, found[1]])), hint
         if types and location is not None:
             return f"{location}: expected {' or '.join(_type_names(types))}, got {value}.", hint
         if found := NO_OPTIONS.search(message):
@@ -171,27 +203,58 @@ class Parser(LightningArgumentParser):
             )
         return _one_line(re.sub(r'^Parser key "([\w.]+)":', r"\1:", message)), hint
 
-    def _keys(self) -> list[str]:
-        """Every key of this parser and its subcommands, and the arguments of every class a user may name."""
-        keys = {action.dest for action in self._actions}
+    def _keys(self, place: str) -> list[str]:
+        """Every key of a class's parser; of another's, also those of its subcommands, and of each class with a short name."""
+        keys = {action.dest for action in self._actions} - {"help"}
+        if place:
+            return sorted(f"{place}.{key}" for key in keys if not key.endswith(".help"))
         subcommands = getattr(self, "_subcommands_action", None)
         for subparser in subcommands._name_parser_map.values() if subcommands else ():
             keys |= {action.dest for action in subparser._actions}
         classes: Iterable[Any] = known_classes().values()  # not each has a signature; its constructor has
-        arguments = {name for known in classes for name in inspect.signature(known.__init__).parameters}
-        return sorted(keys | arguments - {"self", "args", "kwargs"})
+        for known in classes:
+            of_class = {*inspect.signature(known.__init__).parameters} - {"self", "args", "kwargs"}
+            places = next((places for base, places in PLACES.items() if issubclass(known, base)), ())
+            keys |= {f"{place}.{name}" for place in places for name in of_class}
+        return sorted(keys)
+
+
+def _frames(error: BaseException | None) -> Iterator[FrameType]:
+    """The calls around this one, the outermost first, and those that led to an error and to what caused it."""
+    yield from [frame for frame, _ in traceback.walk_stack(inspect.currentframe())][::-1]
+    while error is not None:
+        yield from (frame for frame, _ in traceback.walk_tb(error.__traceback__))
+        error = error.__cause__
+
+
+def _place(error: BaseException | None) -> tuple[str, Any]:
+    """The full path of the option that jsonargparse is at, and its value; an empty path outside of typed options.
+
+    A message has the last part alone: jsonargparse has a parser for each class, which knows of nothing above it. Who called it
+    does, and the items of lists and dicts have names nowhere else.
+    """
+    path, value, last = "", None, None
+    for frame in dict.fromkeys(_frames(error)):
+        at = frame.f_locals
+        if isinstance(action := at.get("self"), _typehints.ActionTypeHint):
+            path += "" if action is last else f".{action.dest}"
+            last, value = action, at.get("orig_val", value)
+        elif frame.f_code is _typehints.adapt_typehints.__code__ and "v" in at:
+            path += f"[{at['n']}]" if "n" in at else f".{at['k']}"
+            value = at["v"]
+    return path.lstrip("."), "an empty text" if value == "" else value
 
 
 def _did_you_mean(word: str, known: Iterable[str]) -> str | None:
-    """The nearest known words, comparing last parts where whole keys are not near.
+    """The nearest known words: each part of a dotted one within its group, else the last part.
 
-    >>> _did_you_mean("data-root", ["root"]), _did_you_mean("ckpt-path", ["ckpt_path"])
+    >>> _did_you_mean("data-root", ["data.root"]), _did_you_mean("ckpt-path", ["ckpt_path"])
     ('did you mean data.root?', 'did you mean ckpt_path?')
     """
     known = list(known)
     if "-" in word:  # as other programs spell what is a dot or an underscore here
         group, _, rest = (part.replace("-", "_") for part in word.partition("-"))
-        if group in OF_OPTIONS and {rest, f"{group}.{rest}"} & {*known}:
+        if group in OF_OPTIONS and f"{group}.{rest}" in known:
             return f"did you mean {group}.{rest}?"
         word = word.replace("-", "_")
     group, _, last = word.rpartition(".")
@@ -201,40 +264,42 @@ def _did_you_mean(word: str, known: Iterable[str]) -> str | None:
         return f"did you mean {' or '.join(whole[:3])}?"
     if group and (respelled := _respelled(word, known)):
         return f"did you mean {respelled}?"
-    near = nearest(word, known, 2, 0.75)
-    by_last = {key: key.rsplit(".", 1)[-1] for key in known}
-    for similar in nearest(last, set(by_last.values()), 2, 0.7):
-        keys = [key for key, end in by_last.items() if end == similar]
-        near += [key for key in keys if key.startswith(group.split(".")[0])] or keys
-    longer = [] if near else [key for key, end in by_last.items() if end.startswith(f"{last}_")]
-    near = list(dict.fromkeys([*near, *longer]))[:3]
-    if last in near:
-        if not group:
-            return (
-                f"it is an argument of a class, and goes under that one: data.{last}, model.optimizer.{last}, model.net.{last} "
-                f"or, where a configuration has arms, model.arms.NAME.net.{last}."
-            )
-        return (
-            f"the class of '{group}' has no argument '{last}'; if it takes **kwargs, write {group}.dict_kwargs.{last}."
-        )
+    ends = {key: key.rsplit(".", 1)[-1] for key in known}
+    near = [key for similar in nearest(last, {*ends.values()}, 2, 0.7) for key in known if ends[key] == similar]
+    near = near or [key for key in known if ends[key].startswith(f"{last}_")]
+    near = ([key for key in near if key.startswith(group.split(".")[0])] or near)[:3]
     return f"did you mean {' or '.join(near)}?" if near else None
+
+
+def _takes(place: str, key: str, known: Iterable[str]) -> str | None:
+    """What a class takes; None where it takes nothing or there is no class.
+
+    >>> _takes("model.net", "model.net.size", ["model.net.depth", "model.net.width"])
+    'the class of model.net takes depth, width; what goes to its **kwargs, if it has them, is model.net.dict_kwargs.size.'
+    """
+    names = ", ".join(each.removeprefix(f"{place}.") for each in known)
+    more = f"what goes to its **kwargs, if it has them, is {place}.dict_kwargs.{key.removeprefix(f'{place}.')}."
+    return f"the class of {place} takes {names}; {more}" if place and names else None
 
 
 def _respelled(word: str, known: Iterable[str]) -> str | None:
     """A dotted key, each unknown part replaced by the nearest of its group; None where there is none, or nothing to replace.
 
-    >>> _respelled("model.arm.plain", ["model.arms", "model.seeds", "run.plan"])
-    'model.arms.plain'
+    >>> keys = ["model.arms.NAME.net.depth", "model.seeds", "run.plan", "run.plan.help"]
+    >>> _respelled("model.arm.plain", keys), _respelled("run.plen.x", keys), _respelled("model.seed.x", keys)
+    ('model.arms.plain', 'run.plan.x', 'model.seeds')
     """
     found: list[str] = []
+    group = ""
     for part in word.split("."):
-        group = "".join(f"{above}." for above in found)
-        inside = (key.removeprefix(group) for key in known if key.startswith(group) and "." in key)
-        names = {rest.split(".")[0] for rest in inside} - {"help"}
-        near = [part] if part in names or not names else nearest(part, names, 1, 0.75)
+        names = {key.removeprefix(group).split(".")[0] for key in known if key.startswith(group) and "." in key}
+        if not names:  # nothing is below an option that is no group and no class
+            break
+        near = [part] if part in names or names <= {*OF_SEVERAL} else nearest(part, names, 1, 0.75)
         if not near:
             return None
         found += near
+        group += f"{'NAME' if 'NAME' in names else near[0]}."
     return respelled if (respelled := ".".join(found)) != word else None
 
 
@@ -277,14 +342,6 @@ def resolve_short_names() -> None:
         return resolve(base, name)
 
     search.resolve_class_path_by_name = ours_first
-
-
-def _class_as_arm(message: str) -> re.Match[str] | None:
-    """The first arm, and its class, that has a class's name in place of options."""
-    arms = found[1] if (found := ARMS.search(message)) else ""
-    while (outer := WITHIN.sub("", arms)) != arms:
-        arms = outer
-    return CLASS_AS_ARM.search(arms)
 
 
 def _type_names(types: Iterable[str]) -> list[str]:

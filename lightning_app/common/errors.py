@@ -25,7 +25,7 @@ def at_least(minimum: int, who: str = "", **named: int) -> int:
     3
     """
     ((name, value),) = named.items()
-    if value < minimum:
+    if value is None or value < minimum:  # a configuration may have null in place of a number
         raise UserError(f"{name}{who and f' of {who}'} must be at least {minimum}, got {value}.")
     return value
 

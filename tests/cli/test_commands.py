@@ -1,5 +1,6 @@
 """The real command line in processes of its own: fit, resume, signals, checkpoints, several ranks, the report."""
 
+import functools
 import json
 import os
 import re
@@ -195,7 +196,7 @@ def test_a_diverging_run_keeps_what_was_logged(tmp_path):
         (("--trainer.max_epoch", "3"), ("no option 'trainer.max_epoch'", "did you mean trainer.max_epochs")),
         (("--model.learning_rate", "3"), ("no option 'model.learning_rate'", "model.optimizer.lr")),
         (("--seed", "3"), ("no option 'seed'", "model.seeds")),
-        (("--model.optimizer.lr", "-1"), ("optimizer or scheduler cannot be made", "-1")),
+        (("--model.optimizer.lr", "-1"), ("model.optimizer or model.scheduler cannot be made", "-1")),
         (("--model.scheduler", "torch.optim.lr_scheduler.ReduceLROnPlateau"), ("ReduceLROnPlateau",)),
         (("--trainer.strategy", "foo"), ("foo",)),
         (("--trainer.gradient_clip_val", "1"), ("set model.gradient_clip_val",)),
@@ -205,16 +206,21 @@ def test_a_diverging_run_keeps_what_was_logged(tmp_path):
             ("--trainer.check_val_every_n_epoch", "-1"),
             ("check_val_every_n_epoch of trainer must be at least 1, got -1",),
         ),
+        (("--trainer.min_epochs", "3"), ("trainer.min_epochs of at most 2, got 3", "Raise trainer.max_epochs")),
+        (("--trainer.min_steps", "3", "--trainer.max_steps", "2"), ("min_steps of at most 2, got 3",)),
         (("--trainer.default_root_dir", "x"), ("trainer.default_root_dir is not used: set run.root",)),
         (("--trainer", "5"), ("trainer: expected options, such as --trainer.max_epochs, got",)),
         (("--data.drop_last", "true", "--data.batch_size", "128"), ("drop_last leaves no batch",)),
         (("--model.weight_decay", "-1"), ("weight_decay is lambda >= 0",)),
         (("--model.seeds", "2-99999999999999999999"), ("at most 10,000",)),
-        (("--data.rot", "x"), ("no option 'rot'", "did you mean root")),
+        (("--data.rot", "x"), ("no option 'data.rot'", "did you mean data.root?")),
         (("--model.arm.plain", "x"), ("no option 'model.arm.plain'", "did you mean model.arms.plain?")),
         (
             ("--trainer.callbacks=[{class_path: LayerCushion, init_args: {every: 2}}]",),
-            ("no option 'every'", "did you mean every_n_epochs or every_n_steps"),
+            (
+                "no option 'trainer.callbacks[0].every'",
+                "trainer.callbacks[0].every_n_epochs or trainer.callbacks[0].eve",
+            ),
         ),
         (("--model.loss", "hinge"), ("got hinge", "a loss of your own is what a net returns")),
         (("--seeds", "3"), ("no option 'seeds'", "did you mean model.seeds?")),
@@ -222,15 +228,21 @@ def test_a_diverging_run_keeps_what_was_logged(tmp_path):
             ("configs/res20.yaml",),
             ("expected options, got 'configs/res20.yaml'", "did you mean --config configs/res20"),
         ),
-        (("--train_limit", "3"), ("no option 'train_limit'", "goes under that one: data.train_limit, model.opt")),
+        (("--train_limit", "3"), ("no option 'train_limit'", "did you mean data.train_limit?")),
         (("--data-root", "x"), ("no option 'data-root'", "did you mean data.root?")),
-        (("--batch-size", "5"), ("no option 'batch-size'", "goes under that one: data.batch_size, model.opt")),
+        (("--batch-size", "5"), ("no option 'batch-size'", "did you mean data.batch_size?")),
+        (("--depth", "5"), ("no option 'depth'", "model.arms.NAME.net.depth or model.net.depth?")),
+        (("--samples", "5"), ("no option 'samples'", "trainer.callbacks[N].samples")),
         (("--trainer-max-epochs", "5"), ("no option 'trainer-max-epochs'", "did you mean trainer.max_epochs?")),
         (("--ckpt-path", "last"), ("no option 'ckpt-path'", "did you mean ckpt_path?")),
         (("--learning-rate", "5"), ("no option 'learning-rate'", "did you mean model.optimizer.lr?")),
         (("--max-seeds", "9"), ("no option 'max-seeds'", "it goes with --until")),
         (("--trainer.deterministic", "maybe"), ("expected bool or ['warn'], got maybe",)),
-        (("--model.optimizer.lr", "fast"), ("lr: expected float, got fast",)),
+        (("--model.optimizer.lr", "fast"), ("error: model.optimizer.lr: expected float, got fast",)),
+        (("--data.batch_size",), ("data.batch_size: expected a value, got none", "write --data.batch_size VALUE")),
+        (("--trainer.max_epoch.foo", "3"), ("no option 'trainer.max_epoch.foo'", "did you mean trainer.max_epochs?")),
+        (("--trainer.max_epochs.foo", "3"), ("no option 'trainer.max_epochs.foo'", "did you mean trainer.max_epochs?")),
+        (("--data.batch_size.foo", "3"), ("no option 'data.batch_size.foo'", "did you mean data.batch_size?")),
         (("--model.net", "mylip.MyNet"), ("no module 'mylip'", "on PYTHONPATH")),
         (
             ("--model", "mylib.MyModule"),
@@ -257,14 +269,17 @@ def test_a_diverging_run_keeps_what_was_logged(tmp_path):
         (("--model.arms", "{}"), ("either `model.net`",)),
         (
             ("--model.arms", "{plain: lightning_app.networks.ResidualMLP}"),
-            ("model.arms: expected options", "class lightning_app.networks.ResidualMLP for plain", "plain: {net: lig"),
+            ("model.arms.plain: expected options", "got lightning_app.networks.ResidualMLP", "plain: {net: lig"),
         ),
         (
             ("--model.arms", "{a: {net: ResidualMLP}, 2: ResidualMLP}"),
-            ("got the class ResidualMLP for 2.", "write 2: {net: ResidualMLP}."),
+            ("model.arms.2: expected options", "got ResidualMLP.", "write 2: {net: ResidualMLP}."),
         ),
-        (("--model.arms", "{a: {net: NoSuchNet}, b: {net: ResidualMLP}}"), ("there is no class 'NoSuchNet'",)),
-        (("--model.arms", "{a: ResidualMLP}"), ("got the class ResidualMLP for a.", "write a: {net: ResidualMLP}.")),
+        (
+            ("--model.arms", "{a: {net: NoSuchNet}, b: {net: ResidualMLP}}"),
+            ("model.arms.a.net: there is no class 'NoSuchNet'",),
+        ),
+        (("--model.arms", "{a: ResidualMLP}"), ("model.arms.a: ", "got ResidualMLP.", "write a: {net: ResidualMLP}.")),
     ],
 )
 def test_a_mistake_gets_a_message_and_leaves_nothing_behind(tmp_path, monkeypatch, capsys, words, said):
@@ -274,6 +289,65 @@ def test_a_mistake_gets_a_message_and_leaves_nothing_behind(tmp_path, monkeypatc
     error = refused(*TINY, *words, capsys=capsys, monkeypatch=monkeypatch)
     assert all(piece in error for piece in said), error
     assert not list((tmp_path / "runs").rglob("*.*"))
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "said"),
+    [
+        ("data.init_args.batchsize", 3, ("no option 'data.batchsize'", "did you mean data.batch_size?")),
+        ("data.init_args.batch_size", "x", ("data.batch_size: expected int, got x",)),
+        ("data.init_args.batch_size", None, ("data: batch_size of Digits", "got None")),
+        (
+            "data.batch_size",
+            3,
+            ("data: expected a subclass of", "got class_path, init_args, batch_size."),
+        ),
+        (
+            "data.class_path",
+            "torch.nn.Linear",
+            ("data: expected a subclass of LightningDataModule", "got torch.nn.Linear"),
+        ),
+        ("trainer.callbacks.5.init_args.every", 3, ("no option 'trainer.callbacks[5].every'", "[5].every_n_epochs")),
+        ("trainer.callbacks.5.init_args.samples", "x", ("trainer.callbacks[5].samples: expected int, got x",)),
+        ("trainer.callbacks.3.class_path", "LayerCushon", ("trainer.callbacks[3]: there is no class", "LayerCushion")),
+        ("trainer.callbacks.3.class_path", "EarlyStopping", ("trainer.callbacks[3].monitor: expected a value",)),
+        ("trainer.callbacks.3", None, ("trainer.callbacks[3]: expected a subclass of Callback", "got None")),
+        ("trainer.logger.0.class_path", "CSVLoger", ("trainer.logger: there is no class", "CSVLogger")),
+        ("trainer.logger.0.init_args.mode", "x", ("trainer.logger[0].mode: expected ['auto', 'online'",)),
+        ("model.arms.plain", None, ("model.arms.plain: expected options such as net, got None", "plain: {net: CLASS}")),
+        (
+            "model.arms.plain.nets",
+            {"class_path": "MLP"},
+            ("no option 'model.arms.plain.nets'", "model.arms.plain.net?"),
+        ),
+        ("model.arms.plain.net", {"class_path": "torch.nn.Linear"}, ("net.in_features and model.arms.plain.net.out_",)),
+        ("model.arms.plain.net.init_args.depth", "x", ("model.arms.plain.net.depth: expected int, got x",)),
+        ("model.arms.plain.net.init_args.dept", 5, ("'model.arms.plain.net.dept'", "model.arms.plain.net.depth?")),
+        ("model.arms.plain.net.init_arg", {}, ("model.arms.plain.net: expected a class", "init_args, init_arg.")),
+        ("model.optimizer.init_args.betas", [0.9, "x"], ("model.optimizer.betas[1]: expected float, got x",)),
+        (
+            "model.optimizer.init_args.momentm",
+            1,
+            ("no option 'model.optimizer.momentm'", "model.optimizer takes amsgrad"),
+        ),
+        ("model.optimizer.init_args.lr", float("nan"), ("model.optimizer or model.scheduler", "nan")),
+        (
+            "model.scheduler",
+            {"class_path": "torch.optim.lr_scheduler.StepLR"},
+            ("model.scheduler.step_size: expected a",),
+        ),
+        ("model.scheduler", ["torch.nn.Linear", 3], ("model.scheduler: expected a class", "got ")),
+    ],
+)
+def test_a_mistake_within_a_class_is_said_with_its_full_path(tmp_path, monkeypatch, capsys, path, value, said):
+    monkeypatch.chdir(tmp_path)
+    config = yaml.safe_load((ROOT / "configs" / "quickstart.yaml").read_text())
+    *above, last = path.split(".")
+    inner = functools.reduce(lambda at, key: at[int(key) if key.isdigit() else key], above, config)
+    inner[int(last) if last.isdigit() else last] = value
+    (tmp_path / "bad.yaml").write_text(yaml.safe_dump(config, sort_keys=False))
+    error = refused("fit", "--config", "bad.yaml", *TINY[3:9], capsys=capsys, monkeypatch=monkeypatch)
+    assert all(piece in error for piece in said), error
 
 
 def test_an_empty_configuration_is_said_to_be_none(tmp_path, monkeypatch, capsys):

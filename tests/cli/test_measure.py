@@ -182,7 +182,7 @@ def test_what_cannot_be_measured_is_listed_with_the_reason(tmp_path):
         (("--model.net", "torchvision.models.resnot18"), "there is no class 'resnot18'", 0),
         (
             ("--model.net", "torchvision.models.resnet18", "--model.net.classes", "10"),
-            "there is no option 'classes'",
+            "there is no option 'model.net.classes'",
             0,
         ),
     ],
