@@ -274,8 +274,9 @@ class ImageClassifier(pl.LightningModule):
         except UserError:
             raise
         except (TypeError, ValueError, ZeroDivisionError) as error:
-            raise UserError(f"optimizer or scheduler cannot be made as configured: {error}.") from error
+            raise UserError(f"model.optimizer or model.scheduler cannot be made as configured: {error}.") from error
         optimizing.refuse_unfit(optimizer, scheduler, len(self.members))
+        optimizing.try_schedules(self._make_scheduler, optimizer)
         if scheduler is None:
             return {"optimizer": optimizer}
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": self.scheduler_interval}}

@@ -1,5 +1,7 @@
 """Optimizer, schedule, clipping and averages of a bank, of torch's own classes: each net is stepped as if trained alone."""
 
+import copy
+import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -41,6 +43,15 @@ def make_schedule(
     if several:
         return SequentialLR(optimizer, [one(optimizer) for one in several], given)
     return make(optimizer) if callable(make) else None
+
+
+def try_schedules(make: LRSchedulerCallable | Sequence[LRSchedulerCallable] | None, optimizer: Optimizer) -> None:
+    """Step each once with a copy of the optimizer: an epoch would go by before a length of 0 is noticed."""
+    weights = {id(weight): weight for group in optimizer.param_groups for weight in group["params"]}  # are not copied
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch's: the optimizer was not stepped before
+        for one in make if isinstance(make, Sequence) else [make] if make else []:
+            step_schedule(one(copy.deepcopy(optimizer, {**weights})))
 
 
 def check_rate(optimizer: Optimizer) -> None:

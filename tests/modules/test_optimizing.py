@@ -15,6 +15,7 @@ from torch.optim.lr_scheduler import ChainedScheduler, CosineAnnealingLR, Linear
 
 from lightning_app.common.errors import UserError
 from lightning_app.modules.members import Arm
+from lightning_app.modules.optimizing import make_schedule
 from tests.helpers import ROOT, arm, built, classifier, digits, fit, same_weights, sgd, trainer
 
 STEPS = 8  # of two epochs of the digits here
@@ -242,6 +243,31 @@ class Idle(torch.optim.SGD):
 def test_what_cannot_be_is_an_error_message(wrong, message):
     with pytest.raises(UserError, match=message):
         fit(classifier(**wrong))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"scheduler": partial(CosineAnnealingLR, T_max=0)},
+        WARM_UP | {"scheduler": [WARM_UP["scheduler"][0], partial(StepLR, step_size=0)]},
+    ],
+    ids=["alone", "second"],
+)
+def test_a_schedule_of_no_length_is_said_before_training(options):
+    with pytest.raises(UserError, match=r"LR cannot go on .*model\.scheduler"):
+        classifier(**options).configure_optimizers()
+
+
+def test_to_try_a_schedule_changes_nothing():
+    made = classifier(**WARM_UP).configure_optimizers()
+    optimizer, scheduler = made["optimizer"], made["lr_scheduler"]["scheduler"]
+    alone = make_schedule(
+        WARM_UP["scheduler"],
+        WARM_UP["scheduler_milestones"],
+        torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=optimizer.defaults["lr"], momentum=0.9),
+    )
+    assert scheduler.last_epoch == 0 and scheduler.get_last_lr() == alone.get_last_lr()
+    assert [group["lr"] for group in optimizer.param_groups] == alone.get_last_lr()
 
 
 OF_A_FUNCTION = """
