@@ -185,6 +185,13 @@ class TrainingCLI(LightningCLI):
             )
         if (every := self._get(self.config, "trainer")["check_val_every_n_epoch"]) is not None:
             at_least(1, "trainer", check_val_every_n_epoch=every)
+        for least, most in (("min_epochs", "max_epochs"), ("min_steps", "max_steps")):
+            low, high = (self._get(self.config, "trainer")[name] for name in (least, most))
+            if self.subcommand == "fit" and 0 <= (-1 if high is None else high) < (low or 0):  # -1: no limit
+                raise UserError(
+                    f"trainer.{least} holds off what stops training early, and trainer.{most} ends it all the same: expected "
+                    f"trainer.{least} of at most {high}, got {low}. Raise trainer.{most}."
+                )
         self._leave_out_what_is_missing()
         if self.from_run:
             check_allowed({key: self._get(self.config, key) for key in FROM_RUN})
@@ -216,7 +223,7 @@ class TrainingCLI(LightningCLI):
             raise
         except (ValueError, TypeError, AssertionError, OSError, ImportError) as error:
             if "Does not validate against any" in str(error):  # jsonargparse wraps what a class said
-                self.parser.error(str(error))
+                self.parser.error(str(error), error)
             raise UserError(f"this configuration cannot be built: {error}") from error
         except (torch.OutOfMemoryError, torch.AcceleratorError):
             raise
