@@ -1,7 +1,6 @@
 """What a comparison finds: a verdict for each number, at the end and at equal training risk, as data and as sentences."""
 
 import math
-import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -10,13 +9,11 @@ import numpy as np
 
 from lightning_app.common.numbers import brief, plural, whole
 from lightning_app.common.text import escaped_latex, printable
-from lightning_app.compare.sides import Sides
+from lightning_app.compare.sides import Sides, fewer_is_better
 from lightning_app.statistics.paired import CONFIDENCE, Spread, differences, error_at_risk, spread
 from lightning_app.statistics.sequential import PLANNED, Order, confidence_sequence, order, pairs_needed
 
-FEWER_IS_BETTER = re.compile(  # last parts of names; a standard_error is neither good nor bad
-    r"((train|training|val|valid|validation|test|eval)_)?(error|risk|cost|loss)(_running|_ema|_paper|_epoch|_step)?"
-)
+UNKNOWN = "a number is not finite or not known"  # why a pair is left out
 
 
 class Verdict(StrEnum):
@@ -65,7 +62,7 @@ def compare(
         epochs, a, b = sides.table(name)
         ends = (a.iloc[-1].to_numpy(), b.iloc[-1].to_numpy())
         at_end = judged(name, f"epoch {whole(float(epochs[-1]))}", *ends, margin, alpha)
-        failing = _fewer_is_better(name)
+        failing = fewer_is_better(name)
         pairs = [_counted(before, after, failing) for before, after in zip(a.to_numpy(), b.to_numpy())]
         orders = [_order(name, each, margin, alpha) for each in pairs]
         found.append(_parted(at_end, epochs, orders))
@@ -115,16 +112,16 @@ def judged(
     plan: bool = True,
     failing: bool = True,
 ) -> Finding:
-    """The finding on numbers (pairs,) of both sides, wrong with chance alpha at most.
+    """The finding on numbers (pairs,) of both sides, as in `Sides.table`, wrong with chance alpha at most.
 
     The mean difference is of pairs with finite numbers. Other pairs are left out, but where a net has failed, see ``failing``.
 
     Args:
         plan: say how many pairs would settle what is open, which is simulated and takes most of the time.
-        failing: a net whose error, risk or cost is not finite has diverged, and is worse than any that has not.
+        failing: a net whose error, risk or cost is infinite has diverged, and is worse than any that has not.
     """
     a, b = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)
-    failing &= _fewer_is_better(name)
+    failing &= fewer_is_better(name)
     difference, its = _counted(a, b, failing), spread(differences(a, b))
     low = high = math.nan
     if difference.size:
@@ -134,7 +131,7 @@ def judged(
     needed = None
     if plan and verdict is Verdict.UNRESOLVED and its.count > 1:
         needed = pairs_needed(its.mean, its.sd, margin, seen=difference, alpha=alpha)
-    failed = [int((~np.isfinite(side)).sum()) * failing for side in (a, b)]
+    failed = [int(np.isinf(side).sum()) * failing for side in (a, b)]
     left_out = a.size - difference.size
     values = tuple(a.tolist()), tuple(b.tolist())
     return Finding(
@@ -142,21 +139,18 @@ def judged(
     )
 
 
-def _fewer_is_better(name: str) -> bool:
-    return FEWER_IS_BETTER.fullmatch(name.rpartition("/")[2]) is not None
-
-
 def _counted(a: np.ndarray, b: np.ndarray, failing: bool) -> np.ndarray:
-    """Differences of the finite pairs; if the others are failures, of all: infinite where one net failed, 0 where both did."""
+    """Differences of the finite pairs; of failures too, if infinite numbers are some: infinite for one net, 0 for both."""
     found = differences(a, b)
     if not failing:
         return found[np.isfinite(found)]
-    lost_a, lost_b = ~np.isfinite(a), ~np.isfinite(b)
-    return np.where(lost_a & lost_b, 0.0, np.where(lost_a, math.inf, np.where(lost_b, -math.inf, found)))
+    lost_a, lost_b = np.isinf(a), np.isinf(b)
+    found = np.where(lost_a & lost_b, 0.0, np.where(lost_a, math.inf, np.where(lost_b, -math.inf, found)))
+    return found[~np.isnan(found)]
 
 
 def _order(name: str, difference: np.ndarray, margin: float | None, alpha: float) -> Verdict:
-    good = _fewer_is_better(name)
+    good = fewer_is_better(name)
     return {
         Order.ABOVE: Verdict.WORSE if good else Verdict.LARGER,
         Order.BELOW: Verdict.BETTER if good else Verdict.SMALLER,
@@ -178,10 +172,9 @@ def text(finding: Finding, margin: float | None = None) -> str:
     """One line: what, where, both means, the difference with its interval, the verdict, and what would settle it."""
     a, b = _spreads(finding)
     means = f"A {brief(a.mean, sd=a.sd)}, B {brief(b.mean, sd=b.sd)}"
-    lost = f" ({finding.left_out} more left out: a number is not finite)" if finding.left_out else ""
-    if any(finding.diverged):
-        lost = " (diverged, which counts as worst: {} of A, {} of B; not in the means)".format(*finding.diverged)
-    pairs = f"{plural(finding.pairs, 'pair')}{lost}"
+    lost = ["diverged, which counts as worst: {} of A, {} of B; not in the means".format(*finding.diverged)]
+    lost = lost * any(finding.diverged) + [f"{finding.left_out} more left out: {UNKNOWN}"] * (finding.left_out > 0)
+    pairs = plural(finding.pairs, "pair") + f" ({'; '.join(lost)})" * bool(lost)
     return f"{printable(finding.name)} at {finding.at}: {means}; A - B {_interval(finding)}, {pairs}: {_said(finding, margin)}"
 
 

@@ -1,6 +1,7 @@
 """The two sides of a comparison: which nets they have, which of them are pairs, and what must be known about that."""
 
 import itertools
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -19,6 +20,9 @@ from lightning_app.runs import Net, Run, find_runs, read_runs
 from lightning_app.runs.configuration import changes, compared, differing
 
 RISKS = ("train/risk", "train/risk_running")
+FEWER_IS_BETTER = re.compile(  # last parts of names; a standard_error is neither good nor bad
+    r"((train|training|val|valid|validation|test|eval)_)?(error|risk|cost|loss)(_running|_ema|_paper|_epoch|_step)?"
+)
 MEASURING = ("data.init_args.probe_size", "data.init_args.evaluate_train")  # options of the data that train nothing
 WHAT_IS_LEARNT = re.compile(r"data\.class_path|data\.init_args\.(classes|task|label_noise\w*)")
 
@@ -35,8 +39,8 @@ class Sides:
 
     @cached_property
     def names(self) -> set[str]:
-        """What was measured of all nets, but of those that diverged before they could be."""
-        going_on = [net for net in self.a + self.b if not _has_stopped(net)] or [*self.a, *self.b]
+        """What was measured of all nets, but of those whose run ended before they could be, because a net diverged."""
+        going_on = [net for net in self.a + self.b if net.run.diverged is None] or [*self.a, *self.b]
         return set.intersection(*(set(net.names) for net in going_on))
 
     @property
@@ -66,6 +70,9 @@ class Sides:
 
     def table(self, name: str) -> tuple[np.ndarray, pd.DataFrame, pd.DataFrame]:
         """Epochs (E,) at which all nets have the number, and the numbers of both sides: a row an epoch, a column a pair.
+
+        A run that ended because a net diverged has the others' later epochs as well. Where less is better, what is not finite is
+        infinite: that net has diverged. NaN is not known.
 
         Raises:
             UserError: if there is no such epoch.
@@ -216,15 +223,25 @@ def _with_numbers_of_their_run(run: Run) -> list[Net]:
     return [OnlyNet(**{field.name: getattr(net, field.name) for field in fields(net)})]
 
 
+def fewer_is_better(name: str) -> bool:
+    """Whether a number is an error, a risk, a cost or a loss: one that is not finite is of a net that has diverged."""
+    return FEWER_IS_BETTER.fullmatch(name.rpartition("/")[2]) is not None
+
+
 def _has_stopped(net: Net) -> bool:
     """Whether its run ended because this net diverged: then its log ends before what tells."""
     return net.run.diverged is not None and net.run.diverged[0] == net.name
 
 
 def _to_the_end(net: Net, name: str, every: pd.Index) -> pd.Series:
-    """A net's numbers by epoch; NaN at the others' later ones where it has stopped, since it would be no number there."""
-    own = net.series(name)
-    return own.reindex(own.index.union(every[every > net.epoch])) if _has_stopped(net) else own
+    """A net's numbers by epoch, and at the others' later ones what is known of a net whose run has ended: see `Sides.table`."""
+    own, failing = net.series(name), fewer_is_better(name)
+    if failing:
+        own = own.where(np.isfinite(own), math.inf)
+    if net.run.diverged is None:
+        return own
+    later = math.inf if failing and _has_stopped(net) else math.nan
+    return own.reindex(own.index.union(every[every > net.epoch]), fill_value=later)
 
 
 def _keys(nets: Iterable[Net]) -> dict[tuple[Path, str], Net]:
@@ -244,5 +261,5 @@ def _unfinished(side: str, nets: Sequence[Net], last: int) -> list[str]:
 
 def _options(net: Net) -> dict[str, Any]:
     """What its run computes, and of the run's arms its own only."""
-    run = {key: value for key, value in net.run.options.items() if not key.startswith("model.arms.")}
+    run = {key: value for key, value in net.run.options.items() if not key.startswith(("model.arms.", "model.net."))}
     return run | compared({"net": net.spec.get("net"), "twin_of": net.spec.get("twin_of")})

@@ -147,7 +147,7 @@ def test_a_diverged_net_is_worse_than_any_other_in_errors_and_left_out_elsewhere
     main([*words[:3], *words[4:]])
     said = capsys.readouterr().out
     assert "11 pairs (diverged, which counts as worst: 0 of A, 1 of B; not in the means): A is better" in said
-    assert "10 pairs (1 more left out: a number is not finite)" in said
+    assert "10 pairs (1 more left out: a number is not finite or not known)" in said
 
 
 def one_run_a_net(folder: Path, epoch: int, without: str = "nothing") -> list[str]:
@@ -171,6 +171,24 @@ def test_a_run_that_ended_because_a_net_diverged_is_judged_to_the_end_of_the_oth
     assert "test/error at epoch 3" in said and "10 pairs (diverged, which counts as worst: 0 of A, 1 of B" in said
 
 
+def test_of_a_bank_that_ended_because_a_net_diverged_what_is_not_known_is_left_out(tmp_path, capsys):
+    """Seed 10 of `bad` diverged after epoch 1 and ended `good` of its seed, and both nets of seed 11, which nobody knows."""
+    make(tmp_path / "run", {"good": GOOD, "bad": BAD})
+    bank = make(tmp_path / "bank", {"good": [0.1, 0.1], "bad": [0.3, 0.3]}, [10, 11])
+    log = bank.path / "log.csv"
+    log.write_text("".join(row for row in log.read_text().splitlines(keepends=True) if row.split(",")[1] in "epoch01"))
+    bank.add_divergence(2, "the loss of member 'bad-seed10' became NaN or infinite in epoch 2 (step 12).")
+    words = ["compare", *(f"{tmp_path}/run,{tmp_path}/bank:{arm}" for arm in ("good", "bad")), "--json"]
+    assert main([*words, "-m", "test/error", "-m", "cushion/*"]) == 0
+    error, *_, cushion = json.loads(capsys.readouterr().out)["findings"]
+    assert (error["at"], error["pairs"], error["left_out"], error["diverged"]) == ("epoch 3", 11, 1, [0, 1])
+    assert (error["a"][10:], error["b"][10:]) == ([None, None], [None, None])
+    assert (cushion["at"], cushion["pairs"], cushion["left_out"]) == ("epoch 3", 10, 2)
+    assert main(words[:-1]) == 0
+    assert "1 of B; not in the means; 1 more left out: a number is not finite or not known)" in capsys.readouterr().out
+    assert main([words[0], *words[2:0:-1]]) == 1
+
+
 def test_a_net_that_diverged_before_it_was_measured_counts_as_worst(tmp_path, capsys):
     assert main(one_run_a_net(tmp_path, 1, "test/error")) == 0
     assert "10 pairs (diverged, which counts as worst: 0 of A, 1 of B" in capsys.readouterr().out
@@ -191,7 +209,7 @@ def test_uncertainties_are_neither_good_nor_bad(tmp_path, name, capsys):
     for arm, values in (("good", GOOD), ("bad", [math.nan, *BAD[1:]])):
         run.append(Row(f"{arm}-seed{seed:02d}", 3, 30, name, values[seed]) for seed in range(10))
     assert main(["compare", f"{run.path}:good", f"{run.path}:bad", "-m", name]) == 1
-    assert "9 pairs (1 more left out: a number is not finite): A is smaller" in capsys.readouterr().out
+    assert "9 pairs (1 more left out: a number is not finite or not known): A is smaller" in capsys.readouterr().out
 
 
 def test_a_file_that_cannot_be_written_is_a_mistake_and_no_verdict(run, tmp_path, capsys):
@@ -454,9 +472,9 @@ def test_a_path_may_have_brackets(tmp_path):
 
 
 def test_where_one_side_has_no_numbers_nothing_is_said_of_more_seeds():
-    lost, fine = np.full(7, math.nan), np.full(7, 0.1)
+    lost, fine = np.full(7, math.inf), np.full(7, 0.1)
     said = text(judged("test/error", "epoch 1", lost, fine, None, 0.025))
     assert "too few pairs have finite numbers on both sides" in said and "would not settle" not in said
-    assert text(judged("test/error", "epoch 1", np.append(lost, math.nan), np.append(fine, 0.1), None, 0.025)).endswith(
+    assert text(judged("test/error", "epoch 1", np.append(lost, math.inf), np.append(fine, 0.1), None, 0.025)).endswith(
         "A is worse"
     )

@@ -13,7 +13,7 @@ import numpy as np
 
 from lightning_app.common.errors import UserError
 from lightning_app.common.numbers import brief, plural
-from lightning_app.compare.findings import Verdict, errors_at_equal_risk, judged
+from lightning_app.compare.findings import UNKNOWN, Verdict, errors_at_equal_risk, judged
 from lightning_app.compare.sides import Sides, matched
 from lightning_app.report.blocks import Cell, Section, Sentences
 from lightning_app.report.page_data import PageData
@@ -194,7 +194,7 @@ def _sentence(a: str, b: str, question: Question, alpha: float) -> str:
     word = question.less if less else question.more
     pairs = plural(found.pairs, "pair")
     pairs += f"; {plural(sum(found.diverged), 'net')} diverged, which counts as worst" * any(found.diverged)
-    pairs += f", {found.left_out} more left out: a number is not finite" * (found.left_out > 0)
+    pairs += f", {found.left_out} more left out: {UNKNOWN}" * (found.left_out > 0)
     verdict = {Verdict.EQUIVALENT: f"; equivalent within {100 * WITHIN:.0f} %", Verdict.UNRESOLVED: "; unresolved"}
     said = verdict.get(found.verdict, "") if tested else ", too few to test"
     return f"{question.when} {a} {question.does} {effect} {word} {b} ({pairs}{said}).".lstrip()
