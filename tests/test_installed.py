@@ -39,6 +39,8 @@ def test_only_what_names_a_configuration_is_looked_for(tmp_path, monkeypatch):
     found = str(ROOT / "configs" / "res20.yaml")
     argv = ["fit", "-c", "configs/res20.yaml", "--config=configs/res20.yaml", "--data.root", "configs/res20.yaml"]
     assert prescan(argv)[0] == ["fit", "-c", found, f"--config={found}", "--data.root", "configs/res20.yaml"]
+    first = ["fit", "--trainer.max_epochs", "1", "--config", "configs/res20.yaml"]  # an option counts over any file
+    assert prescan(first)[0] == ["fit", "--config", found, "--trainer.max_epochs", "1"]
     inline = ["measure", "--config", "model:\n  seeds: 3\n" * 500]  # a configuration itself, longer than any name
     assert prescan(inline)[0] == inline
 

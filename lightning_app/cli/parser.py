@@ -419,6 +419,7 @@ def prescan(argv: Sequence[str]) -> tuple[list[str], bool]:
         replace(option, value=packaged(option.value)) if option.name in CONFIG_OPTIONS and option.value else option
         for option in _options(words)
     ]
+    options.sort(key=lambda option: option.name not in CONFIG_OPTIONS)  # options count over files, wherever they stand
     files = [Path(option.value) for option in options if option.name in CONFIG_OPTIONS and option.value is not None]
     files = [file for file in files if os.path.exists(file)]  # others: texts, or for the parser to report
     given = [read_yaml(file) for file in files]

@@ -108,8 +108,7 @@ def _until_settled(words: Sequence[str], question: Question, most: int, asked: R
         if done:
             paths = ",".join(str(run.path) for run in runs)
             named = f"{paths}:{asked.last}", f"{paths}:{asked.first}"
-            sides = sides_of(*named)
-            _check_measured(sides, question.name)
+            sides = _sides(named, question.name)
             (found,) = compare(sides, [question.name], question.margin, at_equal_risk=False)
             for note in sides.notes:
                 if note not in told:
@@ -131,11 +130,15 @@ def _until_settled(words: Sequence[str], question: Question, most: int, asked: R
             )
 
 
-def _check_measured(sides: Sides, name: str) -> None:
+def _sides(named: tuple[str, str], name: str) -> Sides:
+    """The runs so far, in all of which the number was measured."""
     try:
+        sides = sides_of(*named)
         sides.chosen([name])
     except UserError as error:
-        raise UserError(f"{OPTION}: {error} Give one of these: runs are kept, and not trained again.") from error
+        what = "Name a number that trainer.callbacks log: runs are kept, and not trained again."
+        raise UserError(f"{OPTION}: {error} {what}") from error
+    return sides
 
 
 def _more(found: Finding) -> int:
@@ -218,4 +221,7 @@ def _begun(asked: Runs) -> dict[RunFolder, tuple[int, ...]]:
 
 def _fit(words: Sequence[str], name: str, seeds: Sequence[int], resume: bool = False) -> int:
     more = ["--run.name", name, "--model.seeds", spell_seeds(seeds)]
-    return to_its_end([*words, *more, *(["--ckpt_path", "last"] if resume else [])])
+    code = to_its_end([*words, *more, *(["--ckpt_path", "last"] if resume else [])])
+    if code > 128:  # of a signal, as in a shell
+        print(f"{OPTION}: stopped; run the same command again to continue.", file=sys.stderr)
+    return code

@@ -54,6 +54,8 @@ def keep_freed_memory() -> bool:
 def to_its_end(words: Sequence[str], locks: Sequence[IO] = ()) -> int:
     """Exit code of one of our commands in a process that gets the signals that end us: it saves, then so do we.
 
+    128 + its number where a signal killed it, as in a shell.
+
     Args:
         words: of the command line, without the program.
         locks: open files that the process holds too, should we be killed.
@@ -91,7 +93,7 @@ def to_its_end(words: Sequence[str], locks: Sequence[IO] = ()) -> int:
             signal.signal(which, handler)
     if asked and code == 0:
         raise Stopped(signal.Signals(asked[0]))
-    return code
+    return code if code >= 0 else 128 - code
 
 
 def is_lost_rank(error: RuntimeError) -> bool:

@@ -14,7 +14,7 @@ from lightning_app.common.numbers import whole
 from lightning_app.plots.style import Style, styles
 from lightning_app.runs import RunFolder, reader
 from lightning_app.runs.naming import name_nets
-from lightning_app.runs.reader import HeldOut, Run, held_out, read_runs
+from lightning_app.runs.reader import Final, HeldOut, Run, held_out, read_runs
 
 MOST_MOVING = 6
 Arrays = dict[str, np.ndarray]  # by key
@@ -35,6 +35,12 @@ class PageNet(reader.Net):
         epochs = [math.ceil(epoch) for risk in risks for epoch in risk.index[~np.isfinite(risk)]]
         epochs += [epoch for name, epoch in [self.run.diverged or ("", 0)] if name == self.name]
         return min(epochs, default=None)
+
+    def end(self, name: str) -> Final | None:
+        """The last value as `final`; NaN if the net has diverged since."""
+        last = self.final(name)
+        gone = last is not None and self.diverged is not None and last.epoch < self.diverged
+        return replace(last, value=math.nan) if last and gone else last
 
 
 @dataclass(frozen=True)

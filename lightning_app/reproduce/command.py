@@ -57,11 +57,16 @@ def main(argv: list[str]) -> int:
     """Run the command; returns the exit code: 0 whatever the verdicts, a run's own if it fails."""
     options = _parse(argv)
     with _listening(), _ending_after(options.limit) as time_is_up, answering(options.json) as answer:
+        found: list[dict[str, Any]] = []
         try:
-            code = _run(options, answer)
+            code = _run(options, found)
         except Stopped as stop:
             code = stop.code if isinstance(stop.code, int) else 1
-    return 0 if time_is_up.is_set() and code == 128 + signal.SIGTERM else code
+        if time_is_up.is_set() and code == 128 + signal.SIGTERM:
+            code = 0
+        if code == 0:
+            answer["artefacts"] = found
+    return code
 
 
 @contextlib.contextmanager
@@ -116,7 +121,7 @@ def _seconds(text: str) -> float:
     return total
 
 
-def _run(options: argparse.Namespace, answer: dict[str, Any]) -> int:
+def _run(options: argparse.Namespace, found: list[dict[str, Any]]) -> int:
     from lightning_app.papers import find
     from lightning_app.reproduce.evidence import Reproduction
     from lightning_app.reproduce.job import JobOptions
@@ -124,7 +129,7 @@ def _run(options: argparse.Namespace, answer: dict[str, Any]) -> int:
     from lightning_app.reproduce.training import RunFailed
 
     if options.list:
-        answer["artefacts"] = _list(options)
+        found += _list(options)
         return 0
     named = [pair for name in options.artefacts for pair in find(name)]
     chosen = [Reproduction(*pair, options.scale, options.out) for pair in named if pair[1].has(options.scale)]
@@ -138,19 +143,16 @@ def _run(options: argparse.Namespace, answer: dict[str, Any]) -> int:
     missing = (
         None if options.no_train else JobOptions(options.data_root or DATA, options.fit, options.only, options.seeds)
     )
-    found = []
     for asked in chosen:
         try:
             made = make(asked, options.runs, missing)
         except RunFailed as failure:
-            by_signal = failure.code in (-signal.SIGTERM, 128 + signal.SIGTERM)
-            print(f"{'stopped' if by_signal else 'error'}: {failure}", file=sys.stderr)
-            return failure.code if failure.code > 0 else 128 - failure.code
+            print(f"{'stopped' if failure.code == 128 + signal.SIGTERM else 'error'}: {failure}", file=sys.stderr)
+            return failure.code
         _say(asked.key, asked.artefact.title, made)
         of = {"artefact": asked.key, "title": asked.artefact.title, "scale": asked.scale.name}
         rows = read_record(made.folder)["rows"]
         found.append(of | {"folder": made.folder, "standing": made.standing, "rows": rows})
-    answer["artefacts"] = found
     return 0
 
 

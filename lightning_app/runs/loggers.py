@@ -393,6 +393,13 @@ class AutoWandbLogger(WandbLogger):
                 log.warning("W&B did not start %s (%s).", mode, why)
                 self._runs.clear()
                 wandb.teardown()  # its service would hold the runs' ids
+                refused = error
+        else:  # even "disabled" has no settings
+            wrong = " ".join(str(refused).split())
+            raise UserError(
+                f"W&B takes no settings from this environment: {wrong}. Correct or unset its WANDB_ variables, or train without "
+                "it: --trainer.logger false."
+            ) from refused
         first, *others = self._runs.values()
         self._experiment = first
         if mode in ("offline", "dryrun"):

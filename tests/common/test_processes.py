@@ -95,3 +95,9 @@ def test_an_interrupt_of_the_parent_alone_reaches_what_it_waits_for(tmp_path):
         parent.stdout.close()
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
+
+
+def test_what_is_killed_has_the_exit_code_of_a_shell(tmp_path):
+    (tmp_path / "train.py").write_text("import os; os.kill(os.getpid(), 9)")
+    done = subprocess.run([sys.executable, "-c", WAITING, str(tmp_path / "train.py")], cwd=ROOT, timeout=120)
+    assert done.returncode == 137

@@ -347,6 +347,8 @@ def test_a_run_that_diverged_before_it_could_log_it_is_said_to(tmp_path):
         "2 nets in 1 run, 3 epochs; stopped: lost ('plain' diverged in epoch 4). "
     )
     assert headline.section(gather([run])).notices == ["plain diverged: its numbers are not finite from epoch 4 on."]
+    ends = Page(only(headline, run))
+    assert {text for text, _ in ends.row("plain")[2:]} <= {"nan", "–"} and "nan" not in str(ends.row("residual"))
     assert pairs(gather([run]), least=1)[1][0] == "plain − residual: the only pair left out, because a net diverged."
     run.append([Row("plain", 5, 5, "train/risk", 1.0)])  # it was resumed, and trained on
     assert "not marked as finished: lost" in first.section(gather([run]), ()).lead

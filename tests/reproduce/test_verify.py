@@ -734,9 +734,10 @@ def test_for_a_time_computes_what_fits_into_it_and_ends_well(monkeypatch, tmp_pa
     assert len(record["evidence"][0]["files"]) == 3 and "3 of 40 pieces" in record["standing"]
     assert main(["verify", "paper/fig-0"]) == 0
     shutil.rmtree(tmp_path / "runs")  # as in a fresh clone: it goes on from what is kept
-    up.clear(), told.clear()
+    up.clear(), told.clear(), capsys.readouterr()
     forty_pieces(monkeypatch, tmp_path, 9, wait)
-    assert main(["reproduce", *words]) == 0
+    assert main(["reproduce", *words, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"artefacts": []}  # none is complete
     assert pieces(tmp_path) == 7 and asked == [1.75, 1.75]  # an eighth is for packing
 
 

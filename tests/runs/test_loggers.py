@@ -227,3 +227,11 @@ def test_a_function_that_makes_a_net_is_a_tag_too():
     config = {"data": {"class_path": "lightning_app.datamodules.CIFAR10"}, "model": {}}
     for net in ("torchvision.models.resnet18", torchvision.models.resnet18):
         assert tags_of(config | {"model": {"net": net}}) == ["CIFAR10", "resnet18"]
+
+
+def test_a_variable_that_wandb_refuses_is_named_before_training(monkeypatch, tmp_path):
+    monkeypatch.setenv("WANDB_MODE", "ofline")
+    logger = AutoWandbLogger()
+    logger.attach(RunFolder(tmp_path / "g" / "r"))
+    with pytest.raises(UserError, match="ofline.*Correct or unset its WANDB_ variables"):
+        _ = logger.experiment

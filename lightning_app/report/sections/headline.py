@@ -87,7 +87,7 @@ def _row(label: str, nets: Sequence[PageNet], columns: Sequence[tuple[str, ...]]
 
 def _final(net: PageNet, names: tuple[str, ...]) -> Final | None:
     """The last value. A difference is of one epoch only: across epochs it would mix gap and progress."""
-    finals = [last for name in names if (last := net.final(name))]
+    finals = [last for name in names if (last := net.end(name))]
     if len(finals) < len(names) or len({last.epoch for last in finals}) > 1:
         return None
     return Final(finals[0].value - sum(last.value for last in finals[1:]), finals[0].epoch)

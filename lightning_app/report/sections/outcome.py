@@ -67,7 +67,7 @@ def _errors(page: PageData) -> str:
     """The last test errors of each group, or validation errors where there are no others."""
     unseen = page.held_out
     ends = {
-        group: [(net, last) for net in nets if (last := net.final(unseen.error))] for group, nets in page.groups.items()
+        group: [(net, last) for net in nets if (last := net.end(unseen.error))] for group, nets in page.groups.items()
     }
     shown = [f"{group} {_span(finals)}" for group, finals in ends.items() if finals]
     return f"Last {unseen.words} error: {_first(shown)}." if shown else ""
