@@ -233,5 +233,5 @@ def test_a_variable_that_wandb_refuses_is_named_before_training(monkeypatch, tmp
     monkeypatch.setenv("WANDB_MODE", "ofline")
     logger = AutoWandbLogger()
     logger.attach(RunFolder(tmp_path / "g" / "r"))
-    with pytest.raises(UserError, match="ofline.*Correct or unset its WANDB_ variables"):
+    with pytest.raises(UserError, match=r"ofline.*Correct or unset its WANDB_ variables"):
         _ = logger.experiment
