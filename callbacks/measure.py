@@ -316,9 +316,11 @@ def isolated(net: nn.Module, gradients: bool = False) -> Iterator[None]:
     """Evaluation mode, gradients as given, no autocast, nothing rounded to tf32, attention written out, one tensor of outputs
     (`adapted`); afterwards everything is as it was.
 
-    Training with a measure is then bit-identical to training without it: BatchNorm's buffers do not move in evaluation
-    mode, what a measure draws is not drawn from training's random streams (torch's, NumPy's and Python's), and what it
+    Training with a measure is then bit-identical to training without it: buffers and attributes that a pass of the net writes
+    are put back, what a measure draws is not drawn from training's random streams (torch's, NumPy's and Python's), and what it
     leaves in ``.grad`` is removed. Compiled parts of a net are called as they are without, so that hooks see their layers.
+    What the net draws from a generator of its own, or changes within lists, dicts and tensors that are no buffers, is not put
+    back, nor are weights that its ``forward`` itself changes.
     """
     grads = {parameter: parameter.grad for parameter in net.parameters()}
     autocast = torch.autocast(device_of(net).type, enabled=False)

@@ -62,6 +62,7 @@ PARTS = {  # name -> where it is, as an object to look it up in
         1
     ],
     "_parameters": lambda: torch.nn.Module(),
+    "_modules": lambda: torch.nn.Module(),
     "_compiled_call_impl": lambda: torch.nn.Module(),
     "_orig_mod": lambda: torch.compile(torch.nn.Linear(1, 1)),
     "_conv_forward": lambda: torch.nn.Conv2d,

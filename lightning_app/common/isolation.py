@@ -76,24 +76,29 @@ def tensors_in(values: Any, _within: frozenset[int] = frozenset()) -> Iterator[T
 
 @contextmanager
 def evaluating(net: nn.Module) -> Iterator[None]:
-    """Evaluation mode without gradients; modes of modules and the random state are put back as they were.
+    """Evaluation mode without gradients; modes, attributes and buffers of modules and the random state are put back as they were.
 
-    So are the weights of embeddings with a ``max_norm``, as in any mode a pass shortens the rows that it looks up, and of
-    modules whose own ``train`` changes weights: LoRA layers merge theirs in evaluation mode.
+    A pass may write buffers in any mode: observers of quantisation-aware training, queues, counters. What a lazy module makes in
+    its first pass, it keeps. Weights are put back only of embeddings with a ``max_norm``, as in any mode a pass shortens the rows
+    that it looks up, and of modules whose own ``train`` changes weights: LoRA layers merge theirs in evaluation mode.
     """
     modes = {module: module.training for module in net.modules()}
-    embeddings = [
+    plain = (
+        each for each in modes if not isinstance(each, torch.jit.ScriptModule)
+    )  # whose attributes are not Python's
+    held = [(each, _made_of(each), dict(vars(each)), dict(each._buffers)) for each in plain]
+    shortening = (
         each for each in modes if isinstance(each, nn.Embedding | nn.EmbeddingBag) and each.max_norm is not None
-    ]
+    )
     switching = [each for each in modes if _changes_by_mode(each)] if any(modes.values()) else []
-    kept = [(each.weight, each.weight.detach().clone()) for each in embeddings]
-    held = {id(tensor): tensor for each in switching for tensor in (*each.parameters(), *each.buffers())}
-    dense = [tensor for tensor in held.values() if tensor.layout == torch.strided and not is_lazy(tensor)]
-    before = [(tensor, tensor.detach().clone()) for tensor in dense]
+    written = (*net.buffers(), *(each.weight for each in shortening))
+    kept = [_with_value(tensor) for tensor in written if not is_lazy(tensor)]
+    weights = {id(weight): weight for each in switching for weight in each.parameters()}
+    before = [_with_value(each) for each in weights.values() if each.layout == torch.strided and not is_lazy(each)]
     device = device_of(net)
     try:
         net.eval()
-        kept += [(tensor, value) for tensor, value in before if not torch.equal(tensor, value)]
+        kept += [each for each in before if not torch.equal(each[0], each[2])]
         del before  # else a second net, for as long as is measured
         with torch.random.fork_rng([device] if device.type == "cuda" else []), torch.no_grad():
             yield
@@ -102,9 +107,32 @@ def evaluating(net: nn.Module) -> Iterator[None]:
             module.train(modes[module])
         for module, mode in modes.items():
             module.training = mode
-        with torch.no_grad():
-            for weight, value in kept:
-                weight.copy_(value)
+        for module, made_of, attributes, buffers in held:
+            if _made_of(module) == made_of:
+                _put_back(vars(module), attributes)
+                _put_back(module._buffers, buffers)
+        with torch.inference_mode():  # in which tensors of either kind may be written
+            for tensor, memory, value in kept:
+                with suppress(RuntimeError):  # `expand` made it: no pass can write it, either
+                    memory.copy_(value)
+                tensor.data = memory
+
+
+def _with_value(tensor: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """A tensor, its memory, and a copy. What is written by way of ``data`` is no change to the graph of a pass of training's."""
+    memory = tensor.data
+    return tensor, memory, memory.clone()
+
+
+def _made_of(module: nn.Module) -> list[tuple[int, type]]:
+    """Lazy modules and weights get another class, and some nets make a layer in their first pass."""
+    return [(id(each), type(each)) for each in (module, *module._modules.values(), *module._parameters.values())]
+
+
+def _put_back(present: dict[str, Any], before: dict[str, Any]) -> None:
+    for name in present.keys() - before.keys():
+        del present[name]
+    present.update(before)
 
 
 def _changes_by_mode(module: nn.Module) -> bool:

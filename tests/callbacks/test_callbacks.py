@@ -179,3 +179,114 @@ def test_isolation_puts_back_the_rows_that_an_embedding_shortens():
     with isolated(net):
         assert not torch.equal(net(torch.arange(4)), before)
     assert torch.equal(net.weight, before)
+
+
+class Writing(torch.nn.Module):
+    """Its passes write in any mode: into buffers, by assignment, of another size and type, new ones, and counters beside them."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear, self.calls, self.made = torch.nn.Linear(3, 3), 0, None
+        for name, value in {"queue": torch.zeros(4, 3), "count": torch.tensor(0), "grown": torch.ones(0)}.items():
+            self.register_buffer(name, value)
+        self.register_buffer("typed", torch.ones(2))
+        self.register_buffer("gone", torch.ones(2))
+        self.register_buffer("graph", torch.eye(2).to_sparse())
+        self.register_buffer("places", torch.zeros(1).expand(5))  # nobody can write into it
+
+    def forward(self, x):
+        self.queue[self.calls % 4] = x[0].detach()
+        self.count = self.count + 1
+        self.calls += 1
+        self.grown.resize_(self.calls).fill_(7)
+        self.typed.data = torch.zeros(3, dtype=torch.half)
+        self._buffers.pop("gone", None)
+        self.graph.mul_(2)
+        self.register_buffer(f"cache{self.calls}", torch.ones(self.calls))
+        self.last = self.made = x
+        return self.linear(x) + self.places.sum()
+
+
+def contents(net: torch.nn.Module) -> dict:
+    return {name: (id(each), each.dtype, each.shape, each.to_dense().tolist()) for name, each in net.named_buffers()}
+
+
+@pytest.mark.parametrize("error", [None, RuntimeError])
+@pytest.mark.parametrize("look", [isolated, evaluating])
+def test_what_a_pass_writes_is_put_back_in_place(look, error):
+    net, x = Writing(), torch.rand(2, 3)
+    queue, row = net.queue, net.queue[0]
+    before, attributes = contents(net), dict(vars(net))
+    with contextlib.suppress(RuntimeError), look(net):
+        net(x)
+        with evaluating(net):
+            net(x)
+            assert net.calls == 2 and net.count == 2 and len(net.grown) == 2
+        assert net.calls == 1 and net.count == 1 and len(net.grown) == 1 and "cache2" not in dict(net.named_buffers())
+        if error:
+            raise error
+    assert contents(net) == before and vars(net) == attributes
+    assert net.queue is queue and not row.any()
+    net(x)
+    assert row.tolist() == x[0].tolist()  # it is still a view of it
+
+
+def test_what_a_net_makes_in_its_first_pass_it_keeps():
+    class Making(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.lazy, self.norm, self.head = torch.nn.LazyLinear(4), torch.nn.LazyBatchNorm1d(), None
+
+        def forward(self, x):
+            x = self.norm(self.lazy(x))
+            self.head = self.head or torch.nn.Linear(4, 2)
+            return self.head(x)
+
+    net = Making()
+    with evaluating(net):
+        net(torch.rand(2, 3))
+    made = list(net.parameters())
+    assert net.lazy.in_features == 3 and net.norm.num_features == 4 and net.training and net.norm.training
+    net(torch.rand(2, 3)).sum().backward()
+    assert all(one is other and one.grad is not None for one, other in zip(net.parameters(), made, strict=True))
+
+
+def test_a_measurement_between_a_pass_and_its_gradients_changes_none():
+    net, x = (
+        torch.nn.Sequential(torch.nn.BatchNorm1d(3), torch.nn.Linear(3, 2), torch.nn.BatchNorm1d(2)),
+        torch.rand(4, 3),
+    )
+    loss = net(x).square().sum()
+    with isolated(net):
+        net(x)
+    loss.backward()
+    assert all(weight.grad is not None for weight in net.parameters())
+
+
+@pytest.mark.parametrize("within", [contextlib.nullcontext, torch.inference_mode])
+@pytest.mark.parametrize("made_in", [contextlib.nullcontext, torch.inference_mode])
+def test_buffers_of_inference_mode_are_put_back_within_it_and_outside(made_in, within):
+    with made_in():
+        net = torch.nn.Sequential(Writing())
+    before = contents(net)
+    with within(), evaluating(net), torch.inference_mode():
+        net(torch.rand(2, 3))
+    assert contents(net) == before
+    assert net[0].queue.is_inference() == (made_in is torch.inference_mode)
+
+
+def test_a_scripted_net_s_buffers_are_put_back():
+    class Counting(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("count", torch.zeros(1))
+
+        def forward(self, x):
+            self.count += 1
+            return x * self.count
+
+    net = torch.jit.script(torch.nn.Sequential(Counting(), torch.nn.Linear(3, 2)))
+    with evaluating(net):
+        net(torch.rand(2, 3))
+        assert net[0].count == 1
+    assert net[0].count == 0 and net.training and net[0].training

@@ -17,6 +17,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from pytorch_lightning.loggers import CSVLogger
 from torch import nn
+from torch.ao.quantization import FakeQuantize, MovingAverageMinMaxObserver
 from torch.utils.data import DataLoader, RandomSampler, TensorDataset
 
 import skipscope
@@ -206,6 +207,46 @@ def test_in_a_loop_of_accelerate_it_sees_what_it_sees_without(tmp_path, bare):
     assert same_weights(accelerator.unwrap_model(net), bare)
     watched(tmp_path / "out")
     assert len(signals(tmp_path / "in")) > 50 and signals(tmp_path / "in") == signals(tmp_path / "out")
+
+
+class Quantised(nn.Module):
+    """Quantisation-aware training: its observers move in evaluation mode, too, and so do a queue and a counter."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(6, 8), nn.Linear(8, 3)
+        self.quantised = FakeQuantize(MovingAverageMinMaxObserver, quant_min=0, quant_max=255)
+        self.register_buffer("queue", torch.zeros(16, 8))
+        self.register_buffer("count", torch.tensor(0))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden = self.quantised(F.relu(self.first(x)))
+        out = self.last(hidden) + (hidden @ self.queue.clone().T).mean(1, keepdim=True) / (1 + self.count)
+        self.queue[(int(self.count) + torch.arange(len(x))) % 16] = hidden.detach()
+        self.count = self.count + len(x)
+        return out
+
+
+@pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_nets_whose_passes_write_buffers_are_trained_as_ever(tmp_path, compiled):
+    def run(watching: bool) -> nn.Module:
+        torch.manual_seed(0)
+        net, images, labels = Quantised(), torch.randn(48, 6), torch.arange(48) % 3
+        optimizer, others = torch.optim.SGD(net.parameters(), lr=0.1), [(3 * torch.randn(12, 6), labels[:12])]
+        called = torch.compile(net, backend="eager") if compiled else net
+        options = {"every": 2, "folder": tmp_path, "measures": [LayerCushion(), Signal()]}
+        with skipscope.watch(called, others, optimizer, **options) if watching else nullcontext():
+            for rows in torch.arange(48).split(8):
+                optimizer.zero_grad()
+                F.cross_entropy(called(images[rows]), labels[rows]).backward()
+                optimizer.step()
+        return net
+
+    net = run(True)
+    assert same_weights(net, run(False)) and net.count == 48
+    before = {name: value.clone() for name, value in net.state_dict().items()}
+    skipscope.measure(net, 9 * torch.randn(5, 6), torch.arange(5) % 3, LayerCushion())
+    assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())
 
 
 @pytest.mark.parametrize("how", ["announced", "closure", "evaluating"])
