@@ -23,8 +23,9 @@ __all__ = ["Signal"]
 
 UNSEEN = (
     "Signal has of '{}' weights, their gradients and updates, but no activations: no training pass of this module was seen. "
-    "Another net is trained, or this one in evaluation mode though it began in training mode, or it is compiled (torch.compile), "
-    "and compiled modules run no hooks."
+    "Another net is trained, or training_step calls parts of it and not the module itself (call self(x), or name the trained "
+    "nets in an attribute members), or it is in evaluation mode though it began in training mode, or it is compiled "
+    "(torch.compile), and compiled modules run no hooks."
 )
 COMPILED_PARTS = (
     "Signal has of layers in the compiled parts of '{}' ({}) weights, their gradients and updates, but no activations: compiled "
@@ -75,6 +76,8 @@ class Signal(Measure):
     Breaks:
         * Compiled nets (``model.compile``, ``torch.compile``) run no hooks: then there are weights, their gradients and updates
           only, and a warning says so. A step that is watched is not a CUDA graph's, whatever ``model.backend`` says.
+        * A module whose ``training_step`` calls its parts and not the module itself has no activations and gradients of them: let
+          it call ``self(x)``, or name the trained nets in ``members``.
         * ``gradient`` is B times that of the mean loss over a batch of B. A loss that is no mean over samples, or gradients
           accumulated over several batches, change its scale; what a GradScaler does (16-mixed) is divided out. Of an optimizer
           that passes several times a step (LBFGS, SAM) all passes count, and so do those of a step that the scaler skipped.

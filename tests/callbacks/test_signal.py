@@ -114,6 +114,19 @@ def test_a_net_that_takes_no_hooks_costs_its_own_numbers(tmp_path):
     assert failed["epoch"].tolist() == [0, 1]
 
 
+def test_a_module_that_trains_its_parts_and_not_itself_is_told_so(tmp_path, caplog):
+    class Parts(Foreign):
+        def training_step(self, batch, batch_idx):
+            x, y = batch
+            return F.cross_entropy(self.fc(F.relu(self.again(F.relu(self.conv(x)))).mean((2, 3))), y)
+
+    fit_foreign(Parts(), Signal(), folder=tmp_path / "parts", epochs=1)
+    assert caplog.text.count("calls parts of it and not the module itself (call self(x)") == 1
+    caplog.clear()
+    fit_foreign(Foreign(), Signal(), folder=tmp_path / "whole", epochs=1)
+    assert "no activations" not in caplog.text
+
+
 def test_a_compiled_part_is_named(tmp_path, caplog):
     module = Foreign()
     module.again._compiled_call_impl = module.again._call_impl  # as `compile()` leaves it, without compiling
