@@ -149,7 +149,7 @@ def matched(nets_a: Sequence[Net], nets_b: Sequence[Net]) -> Sides:
     count = min(len(nets_a), len(nets_b))
     notes.append(f"Not paired by seed, because {why}: nets are compared in their order.")
     if len(nets_a) != len(nets_b):
-        notes.append(f"A has {len(nets_a)} nets and B {len(nets_b)}: the first {count} of each are compared.")
+        notes.append(f"A has {plural(len(nets_a), 'net')} and B {len(nets_b)}: the first {count} of each are compared.")
     return Sides(tuple(nets_a[:count]), tuple(nets_b[:count]), None, tuple(notes), options)
 
 

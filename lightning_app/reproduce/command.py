@@ -173,7 +173,7 @@ def _check_against_plans(options: argparse.Namespace, chosen: "Sequence[Reproduc
     plans = [job for asked in chosen for job in asked.trainings]
     if options.seeds and not set(options.seeds) & {seed for plan in plans for seed in plan.seeds}:
         planned = "; ".join(dict.fromkeys(f"{plan.name} {spell_seeds(plan.seeds)}" for plan in plans)) or "no runs"
-        seeds = spell_seeds(options.seeds)
+        seeds = spell_seeds(options.seeds) if len(options.seeds) > 1 else options.seeds[0]
         raise UserError(f"none of the seeds is one of what is reproduced ({planned}), got {seeds}.")
     for word in options.fit:
         for plan in plans:

@@ -466,6 +466,13 @@ def test_means_are_of_the_pairs_that_are_compared(tmp_path, capsys):
     assert "A 0.1045 ± 0.003, B 0.1955 ± 0.003" in capsys.readouterr().out  # of the pairs without a diverged net
 
 
+def test_nets_without_a_counterpart_are_counted(tmp_path):
+    for side, errors, seeds in (("a", GOOD[:1], [7]), ("b", BAD[:2], [8, 9])):
+        make(tmp_path / side, {"net": errors}, seeds)
+    notes = sides_of(str(tmp_path / "a"), str(tmp_path / "b")).notes
+    assert "A has 1 net and B 2: the first 1 of each are compared." in notes
+
+
 def test_a_path_may_have_brackets(tmp_path):
     make(tmp_path / "x[1]", {"good": GOOD, "bad": BAD}), make(tmp_path / "x1", {"net": GOOD})
     assert main(["compare", f"{tmp_path}/x[1]:good", f"{tmp_path}/x[1]:bad"]) == 0

@@ -30,6 +30,7 @@ from tests.reproduce.conftest import BY_PRINT, SEPARATED
         (["yu-tomasi/fig-3", "--", "--trainer.devices=8"], "need --trainer.strategy seeds"),
         (["yu-tomasi/fig-6", "--", "--trainer.accelerator", "gpu"], "equivalent20 decides this itself"),
         (["yu-tomasi/fig-3", "--seeds", "7-7"], "none of the seeds is one of what is reproduced (depth20 0-1;"),
+        (["yu-tomasi/fig-3", "--seeds", "7"], "), got 7."),
         (
             ["yu-tomasi/fig-3", "--no-train", "--runs", "nowhere", "--out", "nor-there"],
             "expected a folder of runs at nowhere",
