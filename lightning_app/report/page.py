@@ -11,7 +11,7 @@ from pathlib import Path
 import jinja2
 from markupsafe import Markup, escape
 
-from lightning_app.common.errors import UserError
+from lightning_app.common.errors import MachineError, UserError
 from lightning_app.common.files import with_folder, write_atomically
 from lightning_app.common.scripts import policy
 from lightning_app.common.text import visible
@@ -84,6 +84,7 @@ def write_report(
 
     Raises:
         UserError: no runs, a layer that was not measured, or a file of another kind in place of the page.
+        MachineError: if the page's folder cannot be written, before anything is read.
         ValueError: from the run folder, if a run cannot be read.
     """
     if not runs:
@@ -100,6 +101,8 @@ def write_report(
                 f"expected a page (*.html) or a folder for it, got {target}: a file, which is not overwritten."
             )
         target = target / REPORT
+    if target.parent.is_dir() and not os.access(target.parent, os.W_OK):  # known before minutes of work
+        raise MachineError(f"{target} cannot be written: correct the permissions, or name another place with --out.")
     page = gather(runs, layer, verdicts)
     sections = sections_of(page)
     write_atomically(with_folder(target), render(sections, title_of(runs), page).encode())

@@ -98,6 +98,14 @@ def test_a_disk_that_takes_nothing_more_is_no_mistake_of_the_user(make, tmp_path
     assert "Traceback" not in capsys.readouterr().err
 
 
+def test_a_folder_that_one_cannot_write_is_said_before_the_page_is_made(make, tmp_path, monkeypatch, capsys):
+    make("a", ["plain"], 1)
+    monkeypatch.setattr("os.access", lambda path, mode: path != tmp_path / "runs" / "a")
+    monkeypatch.setattr("lightning_app.report.page.gather", None)
+    assert main(["report", str(tmp_path / "runs" / "a")]) == 1
+    assert "report.html cannot be written" in (said := capsys.readouterr().err) and "with --out" in said
+
+
 def test_a_page_may_be_below_the_home_folder(make, tmp_path, monkeypatch):
     make("a", ["plain"], 1)
     monkeypatch.setenv("HOME", str(tmp_path))
