@@ -52,6 +52,14 @@ UNFIT = {  # Lightning's callbacks, and what to do instead
 }
 OF_NO_BATCH = ("max_epochs", "max_steps", "limit_train_batches")  # with 0 nothing is trained
 STRICT = "Stop if a measure or a logger fails, instead of warning and going on without it."
+HELP = {  # of Lightning's options that do something else here; hidden ones would be missing in a run's configuration
+    "ckpt_path": "a checkpoint file, or `last`: last.ckpt of the newest run in run.root/run.group/run.name. Without one the nets "
+    "are untrained, but for `measure --weights`.",
+    "trainer.barebones": "not supported.",
+    "trainer.limit_test_batches": "how much of the test data `test` evaluates on, per device: a fraction or a number of batches.",
+    "verbose": "no effect: the results are always printed.",
+    "weights_only": "no effect: of a checkpoint nothing but tensors and plain values is ever loaded.",
+}
 
 
 def run_training(argv: list[str], answer: dict[str, Any] | None = None) -> None:
@@ -132,6 +140,10 @@ class TrainingCLI(LightningCLI):
         parser = super()._prepare_subcommand_parser(klass, subcommand, **kwargs)
         # The others know it because a run's own configuration has it.
         parser.add_argument("--strict", action="store_true", help=STRICT)
+        for action in parser._actions:
+            action.help = HELP.get(action.dest, action.help)
+        for group in parser.groups.values():  # Lightning's docstrings begin with lines that end within a sentence
+            group.title = (group.title or "").partition(". ")[0]
         return parser
 
     @override
@@ -182,6 +194,13 @@ class TrainingCLI(LightningCLI):
         if self._get(self.config, "trainer")["default_root_dir"] is not None:
             raise UserError(
                 "trainer.default_root_dir is not used: set run.root, the folder of all runs, or --out of measure."
+            )
+        if self._get(self.config, "trainer")["barebones"]:
+            raise UserError("trainer.barebones is not supported: it would disable logging and checkpoints.")
+        if self.subcommand != "test" and self._get(self.config, "trainer")["limit_test_batches"] is not None:
+            raise UserError(
+                "trainer.limit_test_batches counts in `test` only, other commands evaluate test data with the validation data: "
+                "set data.test_limit, or trainer.limit_val_batches, which limits both."
             )
         if (every := self._get(self.config, "trainer")["check_val_every_n_epoch"]) is not None:
             at_least(1, "trainer", check_val_every_n_epoch=every)

@@ -209,6 +209,8 @@ def test_a_diverging_run_keeps_what_was_logged(tmp_path):
         (("--trainer.min_epochs", "3"), ("trainer.min_epochs of at most 2, got 3", "Raise trainer.max_epochs")),
         (("--trainer.min_steps", "3", "--trainer.max_steps", "2"), ("min_steps of at most 2, got 3",)),
         (("--trainer.default_root_dir", "x"), ("trainer.default_root_dir is not used: set run.root",)),
+        (("--trainer.barebones", "true"), ("trainer.barebones is not supported",)),
+        (("--trainer.limit_test_batches", "1"), ("counts in `test` only", "set data.test_limit")),
         (("--trainer", "5"), ("trainer: expected options, such as --trainer.max_epochs, got",)),
         (("--data.drop_last", "true", "--data.batch_size", "128"), ("drop_last leaves no batch",)),
         (("--model.weight_decay", "-1"), ("weight_decay is lambda >= 0",)),

@@ -11,6 +11,7 @@ import yaml
 
 from lightning_app.cli import OTHERS, TRAINING, main
 from lightning_app.cli.help import BRIEF, overview
+from lightning_app.cli.training import HELP
 from tests.helpers import built, command
 
 CHECKPOINT = Path("runs/cifar10/res20/checkpoints/last.ckpt")
@@ -92,6 +93,10 @@ def test_the_options_that_matter_are_options(name, tmp_path):
         {action.dest for action in parser._actions} | {"print_config", "until"} | arguments_of_classes
     )  # --until is read before the parser
     assert set(named) <= known
+    helps = {action.dest: action.help for action in parser._actions}
+    assert all(helps[dest] == HELP[dest] for dest in {*HELP} & {*helps})
+    assert {*HELP} - {*helps} <= {"verbose", "weights_only"}
+    assert not [group.title for group in parser.groups.values() if ". " in group.title]
 
 
 def test_options_of_classes_are_options(tmp_path):
