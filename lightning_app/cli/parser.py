@@ -159,12 +159,12 @@ class Parser(LightningArgumentParser):
         if (found := re.search(r"File does not exist: '(.+)'", message)) and location == "config":
             return f"config: there is no file {found[1]}.", _nearest_file(Path(found[1])) or hint
         types = WRONG_VALUE.findall(message)
-        if isinstance(value, _typehints.NestedArg) and types:
+        if isinstance(value, _typehints.NestedArg) and types and value.key not in ("class_path", "init_args"):
             return f"there is no option '{place}.{value.key}'.", f"did you mean {place}?"
         plain = [name for name in _type_names(types) if name in NUMBERS or name.startswith("[")]
         if any(name in NUMBERS for name in plain) and location and not isinstance(value, list | Mapping):
             return f"{location}: expected {' or '.join(plain)}, got {value}.", hint
-        if found := re.fullmatch(r"model\.arms\.(\w+)", place):
+        if found := re.fullmatch(r"model\.arms\.([^.\[\]]+)", place):
             net = value if isinstance(value, str) else "CLASS"
             return f"{place}: expected options such as net, got {value}.", f"write {found[1]}: {{net: {net}}}."
         if (found := UNKNOWN_MODULE.search(message)) and location is not None and "." in str(value):
@@ -174,10 +174,11 @@ class Parser(LightningArgumentParser):
             return f"{location}: there is no class '{name}'.", _did_you_mean(name, known_classes()) or (
                 "give a class of ours by name, or any other as package.module.Class."
             )
-        if place and (found := NO_CLASS.search(message)):
+        # A Namespace is of a class that was found, and refuses an argument.
+        if place and not isinstance(value, Namespace) and (found := NO_CLASS.search(message)):
             got = value
             if isinstance(value, Mapping):
-                got = value.get("class_path") if {*value} <= {"class_path", "init_args"} else ", ".join(value)
+                got = value.get("class_path") if {*value} <= {"class_path", "init_args"} else ", ".join(map(str, value))
             kind = f"subclass of {found[1]}" if found[1] else "class"
             return f"{place}: expected a {kind}, by its name or as class_path and init_args, got {got}.", hint
         if "Problems parsing config" in message:

@@ -142,7 +142,8 @@ class TrainingCLI(LightningCLI):
         parser.add_argument("--strict", action="store_true", help=STRICT)
         for action in parser._actions:
             action.help = HELP.get(action.dest, action.help)
-        for group in (parser.groups or {}).values():  # Lightning's docstrings begin with lines that end within a sentence
+        # Lightning's docstrings begin with lines that end within a sentence.
+        for group in (parser.groups or {}).values():
             group.title = (group.title or "").partition(". ")[0]
         return parser
 

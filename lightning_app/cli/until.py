@@ -102,10 +102,13 @@ def _until_settled(words: Sequence[str], question: Question, most: int, asked: R
     while True:
         runs = _begun(asked)
         for run, seeds in runs.items():
-            if run.finished is None and (code := _fit(words, run.path.name, seeds, resume=True)):
+            open_ = run.finished is None and run.divergence() is None  # a net that has diverged is compared as it is
+            if open_ and (code := _fit(words, run.path.name, seeds, resume=True)) and run.divergence() is None:
                 return code
         done = sorted(seed for seeds in runs.values() for seed in seeds)
         if done:
+            if silent := [run.path for run in runs if not run.has_log]:
+                raise UserError(f"{OPTION}: {silent[0]} has no numbers: remove it, and let trainer.callbacks log some.")
             paths = ",".join(str(run.path) for run in runs)
             named = f"{paths}:{asked.last}", f"{paths}:{asked.first}"
             sides = _sides(named, question.name)
@@ -121,19 +124,20 @@ def _until_settled(words: Sequence[str], question: Question, most: int, asked: R
                 return UNSETTLED if not settled else 0 if found.verdict in question.hoped else OTHERWISE
         start = max([asked.start, *(seed + 1 for seed in done)])
         new = range(start, start + min(_more(found) if done else FIRST, most - len(done)))
-        if code := _fit(words, name := f"{asked.name}-seed{spell_seeds(new)}", new):
+        folder = asked.folder / f"{asked.name}-seed{spell_seeds(new)}"
+        if (code := _fit(words, folder.name, new)) and RunFolder(folder).divergence() is None:
             return code
-        if not (asked.folder / name).is_dir():
+        if not folder.is_dir():
             raise UserError(
-                f"{OPTION} expects a run in {asked.folder / name}, found none after `fit`: see its output above, and whether "
+                f"{OPTION} expects a run in {folder}, found none after `fit`: see its output above, and whether "
                 "trainer.max_epochs was reached before."
             )
 
 
 def _sides(named: tuple[str, str], name: str) -> Sides:
     """The runs so far, in all of which the number was measured."""
+    sides = sides_of(*named)
     try:
-        sides = sides_of(*named)
         sides.chosen([name])
     except UserError as error:
         what = "Name a number that trainer.callbacks log: runs are kept, and not trained again."
@@ -223,5 +227,5 @@ def _fit(words: Sequence[str], name: str, seeds: Sequence[int], resume: bool = F
     more = ["--run.name", name, "--model.seeds", spell_seeds(seeds)]
     code = to_its_end([*words, *more, *(["--ckpt_path", "last"] if resume else [])])
     if code > 128:  # of a signal, as in a shell
-        print(f"{OPTION}: stopped; run the same command again to continue.", file=sys.stderr)
+        print(f"{OPTION}: fit has ended with exit code {code}; the same command resumes it.", file=sys.stderr)
     return code

@@ -240,8 +240,10 @@ def _to_the_end(net: Net, name: str, every: pd.Index) -> pd.Series:
         own = own.where(np.isfinite(own), math.inf)
     if net.run.diverged is None:
         return own
-    later = math.inf if failing and _has_stopped(net) else math.nan
-    return own.reindex(own.index.union(every[every > net.epoch]), fill_value=later)
+    gone = failing and _has_stopped(net)
+    if gone:  # its last number too, since there may be no later epoch to compare at
+        own.iloc[-1:] = math.inf
+    return own.reindex(own.index.union(every[every > net.epoch]), fill_value=math.inf if gone else math.nan)
 
 
 def _keys(nets: Iterable[Net]) -> dict[tuple[Path, str], Net]:

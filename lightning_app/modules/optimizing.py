@@ -1,6 +1,7 @@
 """Optimizer, schedule, clipping and averages of a bank, of torch's own classes: each net is stepped as if trained alone."""
 
 import copy
+import logging
 import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
@@ -18,6 +19,8 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from lightning_app.common.errors import UserError
 from lightning_app.modules.members import Member
+
+log = logging.getLogger(__name__)
 
 Clipping = Literal["norm", "value"]
 Interval = Literal["epoch", "step"]
@@ -46,12 +49,23 @@ def make_schedule(
 
 
 def try_schedules(make: LRSchedulerCallable | Sequence[LRSchedulerCallable] | None, optimizer: Optimizer) -> None:
-    """Step each once with a copy of the optimizer: an epoch would go by before a length of 0 is noticed."""
+    """Step each once with a copy of the optimizer: an epoch would go by before a length of 0 is noticed.
+
+    Raises:
+        UserError: of `step_schedule`. What else a copy does not stand says nothing of the optimizer: training is what tells.
+    """
     weights = {id(weight): weight for group in optimizer.param_groups for weight in group["params"]}  # are not copied
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
         warnings.simplefilter("ignore")  # torch's: the optimizer was not stepped before
         for one in make if isinstance(make, Sequence) else [make] if make else []:
-            step_schedule(one(copy.deepcopy(optimizer, {**weights})))
+            try:
+                step_schedule(one(copy.deepcopy(optimizer, {**weights})))
+            except UserError:
+                raise
+            except (
+                Exception
+            ) as error:  # of code that is not ours: copies of torch's optimizers lack attributes of subclasses
+                log.debug(f"a schedule cannot be tried in advance: {error!r}")
 
 
 def check_rate(optimizer: Optimizer) -> None:

@@ -47,7 +47,7 @@ def summary(run: RunFolder) -> Summary:
 
 
 def _last(net: PageNet, name: str) -> str:
-    last = net.final(name)
+    last = net.end(name)
     if last is None:
         return NOT_MEASURED
     return number(last.value) + (f" (epoch {round(last.epoch, 3):g})" if last.epoch != net.epoch else "")

@@ -18,7 +18,7 @@ from lightning_app.modules import Arm
 from lightning_app.networks import SimplifiedNet
 from lightning_app.runs import RunFolder
 from lightning_app.runs.loggers import RunLogger
-from tests.helpers import LEARNING, ROOT, TINY, arm, classifier, context, fit, same_weights
+from tests.helpers import ROOT, TINY, arm, classifier, context, fit, same_weights
 
 PAGE = (ROOT / "docs" / "your-project.md").read_text()
 
@@ -44,7 +44,8 @@ def test_from_eight_lines_of_a_user_to_log_page_and_documentation(tmp_path, monk
     (tmp_path / "own.yaml").write_text(example("yaml", "grad_norm"))
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
-    run_training([*TINY, *LEARNING, "--config", "own.yaml"])
+    (tmp_path / "learning.yaml").write_text("trainer: {callbacks: [TrainingMetrics]}")  # which it adds to
+    run_training([*TINY, "--config", "learning.yaml", "--config", "own.yaml"])
     run = RunFolder(tmp_path / "runs/digits/quickstart")
     norms = run.log().query("name == 'grad_norm'")
     assert sorted(zip(norms["member"], norms["epoch"])) == [(net, e) for net in ("plain", "residual") for e in range(3)]

@@ -125,6 +125,33 @@ def test_seeds_follow_each_other_until_it_is_settled_or_there_are_enough(
     assert _until_settled([], Question.parse(question), most, asked, {}) == code and trained == again
 
 
+def test_a_net_that_diverges_is_compared_and_ends_nothing(monkeypatch, tmp_path, capsys):
+    """Of the first seven pairs one has diverged, and ended the others of its run before they were any good: nobody knows them."""
+    codes = []
+
+    def fit(words, name, seeds, resume=False):
+        assert not resume
+        run = RunFolder(tmp_path / name)
+        epochs = (0, 1) if codes else (0,)
+        for epoch in epochs:
+            ends = {"first": 0.5, "last": 0.4} if epoch else {"first": 0.9, "last": 0.9}
+            numbers = {f"{arm}-seed{seed:02d}": error for arm, error in ends.items() for seed in seeds}
+            run.append(Row(member, epoch, 4 * epoch, "test/error", error) for member, error in numbers.items())
+        if codes:
+            run.finish(1)
+        else:
+            run.add_divergence(1, "the loss of member 'first-seed03' became NaN or infinite in epoch 1 (step 2).")
+        codes.append(0 if codes else 2)
+        return codes[-1]
+
+    monkeypatch.setattr(until, "_fit", fit)
+    asked, answer = Runs(tmp_path, "x", "first", "last", start=3), {}
+    assert _until_settled([], Question.parse("test/error: better"), 26, asked, answer) == 0
+    (finding,) = answer["findings"]
+    assert codes[0] == 2 and len(codes) > 1 and not any(codes[1:])
+    assert (finding["left_out"], finding["diverged"]) == (6, (0, 1)) and finding["at"] == "epoch 1"
+
+
 def test_the_short_help_does_not_train(capsys):
     assert main(["fit", "--until", "test/error", "-h"]) == 0
     assert "--until" in capsys.readouterr().out

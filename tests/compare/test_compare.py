@@ -189,6 +189,14 @@ def test_of_a_bank_that_ended_because_a_net_diverged_what_is_not_known_is_left_o
     assert main([words[0], *words[2:0:-1]]) == 1
 
 
+def test_a_net_that_diverged_counts_as_worst_where_no_run_went_further(tmp_path, capsys):
+    run = make(tmp_path / "run", {"good": GOOD, "bad": BAD})
+    run.add_divergence(4, "the loss of member 'bad-seed03' became NaN or infinite in epoch 4 (step 42).")
+    assert main(["compare", f"{run.path}:good", f"{run.path}:bad"]) == 0
+    said = capsys.readouterr().out
+    assert "test/error at epoch 3" in said and "10 pairs (diverged, which counts as worst: 0 of A, 1 of B" in said
+
+
 def test_a_net_that_diverged_before_it_was_measured_counts_as_worst(tmp_path, capsys):
     assert main(one_run_a_net(tmp_path, 1, "test/error")) == 0
     assert "10 pairs (diverged, which counts as worst: 0 of A, 1 of B" in capsys.readouterr().out

@@ -11,11 +11,11 @@ import torch
 import torch.nn.functional as F
 from pytorch_lightning.callbacks import ModelCheckpoint
 from torch.nn.utils import clip_grad_norm_, clip_grad_value_
-from torch.optim.lr_scheduler import ChainedScheduler, CosineAnnealingLR, LinearLR, OneCycleLR, StepLR
+from torch.optim.lr_scheduler import ChainedScheduler, CosineAnnealingLR, LambdaLR, LinearLR, OneCycleLR, StepLR
 
 from lightning_app.common.errors import UserError
 from lightning_app.modules.members import Arm
-from lightning_app.modules.optimizing import make_schedule
+from lightning_app.modules.optimizing import make_schedule, try_schedules
 from tests.helpers import ROOT, arm, built, classifier, digits, fit, same_weights, sgd, trainer
 
 STEPS = 8  # of two epochs of the digits here
@@ -331,3 +331,21 @@ def test_the_examples_in_yaml_are_built(block, tmp_path):
         and rates[-1] < max(rates) / 1000
         and steps // 20 < rates.index(max(rates)) < steps // 3
     )
+
+
+class Scaled(torch.optim.SGD):
+    """It has what copies of torch's optimizers lack."""
+
+    def __init__(self, weights):
+        super().__init__(weights, lr=0.1)
+        self.scale = 0.5
+
+
+def test_a_schedule_that_no_copy_can_try_is_left_to_training_and_none_moves_the_random_state():
+    optimizer = Scaled([torch.nn.Parameter(torch.zeros(2))])
+    try_schedules(lambda of: LambdaLR(of, lambda epoch, scale=of.scale: scale), optimizer)
+    state = torch.get_rng_state()
+    try_schedules(lambda of: LambdaLR(of, lambda epoch: torch.rand(()).item()), optimizer)
+    assert torch.equal(torch.get_rng_state(), state) and optimizer.param_groups[0]["lr"] == 0.1
+    with pytest.raises(UserError, match="StepLR"):
+        try_schedules(lambda of: StepLR(of, 0), optimizer)

@@ -54,6 +54,10 @@ class Question(NamedTuple):
     ratio: bool = False  # a and b are logarithms
     name: str = ""  # of the number, where a net that has none has failed
 
+    def pairs(self) -> int:
+        """How many have two finite numbers."""
+        return int((np.isfinite(self.a) & np.isfinite(self.b)).sum())
+
 
 def section(page: PageData, anchors: Collection[str]) -> Section:
     """Always how far the runs are, and the findings where two arms can be compared.
@@ -80,7 +84,7 @@ def _findings(asked: Sequence[tuple[tuple[str, str], Question]], anchors: Collec
         cells.append(Cell(_sentence(*arms, question, alpha), link=figure))
     least = int(np.argmax(evidence(np.ones(64)) >= 2 / alpha)) + 1
     caption = CAPTION.format(f"one of {len(cells)} questions" if cells[1:] else "this question", least)
-    tested = any(each.ratio and np.isfinite(each.a - each.b).sum() >= least for _, each in asked)
+    tested = any(each.ratio and each.pairs() >= least for _, each in asked)
     return Sentences(cells, caption + OF_RATIOS * tested)
 
 
@@ -127,7 +131,7 @@ def _questions(page: PageData, sides: Sides, own: bool) -> Iterator[Question]:
         found.append(_at_end(sides, f"{name}_transferred", what, "cushion-median_transferred", ratio=True))
     found.append(_at_end(sides, "train/error", "a training error", "learning-train-error"))
     for question in found:
-        if question is not None and np.isfinite(question.a - question.b).any():
+        if question is not None and question.pairs():
             yield question
 
 
