@@ -54,7 +54,7 @@ def test_top_five_from_forty_products_and_no_ghosts():
     values = like_a_net()
     operator = with_values(values)
     found, _ = spectrum(operator, k=5, steps=40)
-    assert operator.products == found.products == 40
+    assert operator.products == found.products <= 60  # up to half as many look for further copies
     torch.testing.assert_close(found.top, values[-5:].flip(0), rtol=1e-9, atol=0)
     ritz = lanczos(operator, 40, generator()).eigen()[0]
     assert (np.abs(ritz - 160.9) < 1).sum() == 1 and (np.abs(ritz - 86.8) < 1).sum() == 1
@@ -168,6 +168,65 @@ def test_a_multiple_eigenvalue_is_no_single_one(multiplicity):
     assert abs(found.trace) < 4 * found.trace_error
     assert abs(found.frobenius - float(values.norm())) < 4 * found.frobenius_error + 1e-9
     assert found.index_low <= 0.5 <= found.index_high
+
+
+class SoftmaxAtZero(Matrix):
+    """The Hessian of softmax regression at zero weights: (1/C - 1/C^2) kron E[h h^T], each eigenvalue C - 1 times."""
+
+    def __init__(self, classes: int, seed: int, dtype: torch.dtype = torch.float32) -> None:
+        h = torch.randn(60, 80, generator=generator(1000 + seed), dtype=torch.float64).relu()
+        second, softmax = h.T @ h / 60, torch.eye(classes).double() / classes - 1 / classes**2
+        super().__init__(torch.kron(softmax, second).to(dtype))
+        self.trace, self.norm = float(self.matrix.double().trace()), float(self.matrix.double().norm())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("classes", [2, 3, 5, 10])
+@pytest.mark.parametrize("steps", [12, 30])
+def test_errors_are_honest_where_all_eigenvalues_are_multiple(classes, steps, dtype):
+    scores = []
+    for seed in range(6):
+        operator = SoftmaxAtZero(classes, seed, dtype)
+        found, _ = spectrum(operator, k=2, steps=steps, seed=seed)
+        assert operator.products == found.products <= steps + steps // 2
+        scores.append((found.trace - operator.trace) / found.trace_error)
+        scores.append((found.frobenius - operator.norm) / found.frobenius_error)
+        assert float(found.density.counts.sum()) == pytest.approx(found.dimension, rel=1e-9)
+    assert np.abs(scores).max() < 4
+
+
+def test_the_density_has_the_copies():
+    """Nine eigenvalues in the bin of the largest, where one was counted; the mean over starts has them."""
+    counts = []
+    for seed in range(12):
+        found, _ = spectrum(SoftmaxAtZero(10, 0, torch.float64), k=1, steps=12, seed=seed)
+        largest = float(found.top[0])
+        counts.append(float(found.weights[(found.nodes - largest).abs() < 1e-3 * largest].sum()) * found.dimension)
+    assert np.mean(counts) == pytest.approx(9, abs=4 * 4 / math.sqrt(12))  # 1, and chi-square with 8 degrees of freedom
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_eigenvalues_without_a_copy_count_exactly(seed):
+    """The error is that of the bulk alone, to which six outliers add nothing."""
+    values = like_a_net(seed=seed)
+    found, _ = spectrum(with_values(values), steps=30, seed=seed)
+    bulk = float(values[(values > -1) & (values < 1)].norm())
+    assert found.trace_error < 1.3 * math.sqrt(2) * bulk
+    assert abs(found.frobenius - float(values.norm())) < 4 * found.frobenius_error < 1e-3 * float(values.norm())
+
+
+@pytest.mark.parametrize("copy", [0.0, 1e-4])
+def test_one_copy_of_one_eigenvalue_is_seen(copy):
+    """The other eigenvalues are simple; a copy may differ by less than the tolerance."""
+    values = like_a_net()
+    values[values.argmax() - 1] = float(values.max()) * (1 - copy)
+    scores = []
+    for seed in range(
+        10
+    ):  # second starts of seeds 0 and 9 have a 1e-4th of what they have of an eigenvector on average
+        found, _ = spectrum(with_values(values), steps=12, seed=seed)
+        scores.append((found.frobenius - float(values.norm())) / found.frobenius_error)
+    assert np.abs(scores).max() < 4
 
 
 @settings(max_examples=25)

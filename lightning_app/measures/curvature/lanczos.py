@@ -16,6 +16,7 @@ the share k/n, its variance 2 p (1 - p)/(n + 2).
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -54,11 +55,18 @@ class Krylov:
         return rows.to(self.basis) @ self.basis
 
 
-def lanczos(operator: Symmetric, steps: int, generator: torch.Generator, against: Tensor | None = None) -> Krylov:
+def lanczos(
+    operator: Symmetric,
+    steps: int,
+    generator: torch.Generator,
+    against: Tensor | None = None,
+    until: Callable[[Krylov], bool] | None = None,
+) -> Krylov:
     """``steps`` products (at most ``operator.size``), from a start uniform on the sphere of what ``against`` leaves.
 
     Where the start's own invariant subspace is exhausted, a new random direction goes on: so multiple eigenvalues come out
     several times, as they should. The Gauss rule stays that of the start. ``against``: (k, n) orthonormal eigenvectors.
+    ``until`` says of the run so far whether it is enough.
 
     >>> from types import SimpleNamespace
     >>> class Diagonal(SimpleNamespace):
@@ -85,8 +93,11 @@ def lanczos(operator: Symmetric, steps: int, generator: torch.Generator, against
         if length <= max(floor, BREAKDOWN * norm):
             dropped, length = math.hypot(dropped, length), 0.0
         beside.append(length)
-    floor += math.sqrt(2) * dropped  # each would stand twice in T
-    return Krylov(basis, np.array(diagonal), np.array(beside[:-1]), length, floor)
+        floor += math.sqrt(2) * dropped  # each would stand twice in T
+        run = Krylov(basis[: step + 1], np.array(diagonal), np.array(beside[:-1]), length, floor)
+        if until and until(run):
+            break
+    return run
 
 
 def _orthogonal(vector: Tensor, basis: Tensor, against: Tensor | None) -> tuple[Tensor, float]:

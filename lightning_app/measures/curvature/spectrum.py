@@ -2,8 +2,12 @@
 
 A first Lanczos run finds the ends. Further runs, when asked for, start from random vectors of what the found eigenvectors
 leave over and sample the rest, as in Hutch++ (Meyer et al. 2021); without them the first one serves for both. Either way the
-eigenvalues found count exactly, so that a few outliers do not decide the errors of trace and norm. One start sees one copy
-of a multiple eigenvalue, which only exactly symmetric nets have: those are small, and get all eigenvalues (`exact_spectrum`).
+eigenvalues found count exactly, so that a few outliers do not decide the errors of trace and norm.
+
+One start sees one copy of a multiple eigenvalue, and nets have such ones by symmetry: with a readout of zeros, as softmax
+regression starts, each eigenvalue of its block comes once for every class but one. Before the first run serves for both, a
+short second one, in what the found eigenvectors leave over, looks for further copies. Where it cannot rule them out it is the
+run that samples the rest, copies included.
 
 What stochastic quadrature says of an average over the spectrum comes with its standard error. Where the number of
 negative eigenvalues or a percentile is asked for, a few dozen products leave an interval (`lanczos`): nets have most of
@@ -13,6 +17,7 @@ their eigenvalues within a hair of zero, and products cannot tell on which side.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -27,8 +32,7 @@ from lightning_app.measures.curvature.lanczos import Bounds, Krylov, Rule, lancz
 ZERO = 1e-10  # of |lambda|max: below it an exactly computed eigenvalue counts as 0 (double precision)
 PERCENT = 10  # Li et al. (2016), appendix B: the 10th percentile of |lambda| instead of the minimum
 SURE = 2  # standard errors that widen an interval
-SINGLE = 12.0  # n <v, y>^2 of a random start is chi-square with one degree of freedom: above this, y stands for several
-TINY = 1e-9  # of the same: no random start has so little of an eigenvector
+COPY = 1e-3  # n <v, y>^2 of a random start is chi-square with one degree of freedom: 1 in 40 has less of an eigenvector
 LEAST = 3  # steps: the error of ||H||_F^2 needs the fourth moment, which 3 nodes have
 BISECTIONS = 16  # of 37 e-folds: to a relative 1e-3
 NOT_FINITE = (
@@ -79,7 +83,8 @@ def spectrum(
     """Spectrum of a map known by its products only, and the eigenvector of the largest |lambda|, (n,).
 
     Args:
-        operator: the map; ``steps + probes * probe_steps`` products are made, from random starts of the seed.
+        operator: the map; ``steps + probes * probe_steps`` products are made, from random starts of the seed. Without
+            probes and where eigenvalues have converged, up to half of ``steps`` (or 3) more look for further copies of them.
         k: eigenvalues at either end.
         steps: of the run that finds the ends. On nets of depth 20, 10 find the first two, 15 to 30 the first five to 1e-3.
         probes: further runs of ``probe_steps`` each that sample density, trace and norm; errors fall with the root of it.
@@ -98,27 +103,33 @@ def spectrum(
     if len(values) == operator.size:
         return _described(ends, _Exact(values, first.floor, rounded=True), len(values)), leading
     found = (residuals <= tolerance * np.abs(values)) & (values != 0)
-    products = len(values)
-    if probes:
-        locked = first.vectors(np.flatnonzero(found))
-        rules = [Rule.of(_finite(lanczos(operator, probe_steps, generator, locked))) for _ in range(probes)]
-        products += sum(len(rule.nodes) for rule in rules)
-    else:
-        whole = Rule.of(first)
-        found &= _simple(whole, operator.size)
-        rules = [whole.without(found)]
-    return _described(ends, _Sampled(operator.size, values[found], rules, first.floor), products), leading
+    locked = first.vectors(np.flatnonzero(found))
+    runs = [_finite(lanczos(operator, probe_steps, generator, locked)) for _ in range(probes)]
+    rules = [Rule.of(run) for run in runs]
+    if not probes:
+        rules = [Rule.of(first)]
+        if found.any():
+            hardest_first = sorted(values[found], key=abs)
+            around = np.sort(np.outer(hardest_first, [1 - tolerance, 1 + tolerance]))
+            alone = partial(_without, around, operator.size)
+            second = _finite(lanczos(operator, max(LEAST, steps // 2), generator, locked, until=alone))
+            rules = [rules[0].without(found) if alone(second) and not found.all() else Rule.of(second)]
+            runs = [second]
+    products = len(values) + sum(len(run.diagonal) for run in runs)
+    return _described(ends, _Sampled(operator.size, values[found], rules, first.floor, tolerance), products), leading
 
 
-def _simple(rule: Rule, dimension: int) -> np.ndarray:
-    """Which nodes may stand for one eigenvalue each: those not too heavy for one, where the start met no multiple ones.
+def _without(intervals: np.ndarray, size: int, run: Krylov) -> bool:
+    """Whether a run shows that no eigenvalue lies in any interval: its random start would have more of the eigenvector.
 
-    A node without weight is a further copy of an eigenvalue, found when the start's own subspace was exhausted. Then the rule
-    is that of few multiple eigenvalues, and is left as it is.
+    Of starts that have as little, most show it by a node there, after a few steps.
     """
-    heavy = dimension * rule.weights
-    simple = heavy <= SINGLE
-    return np.zeros_like(simple) if simple.all() or (heavy < TINY).any() else simple
+    rule = Rule.of(run)
+    return len(rule.nodes) >= LEAST and all(
+        size * (mass_below(rule, high).high - mass_below(rule, low).low) < COPY
+        and not ((rule.nodes >= low) & (rule.nodes <= high)).any()
+        for low, high in intervals
+    )
 
 
 def check_asked(who: str, k: int, steps: int, probes: int, probe_steps: int, tolerance: float) -> None:
@@ -180,16 +191,23 @@ class _Sampled:
     Products are rounded in proportion to all of H, in the complement too: ``floor`` is that of the run that saw all of it.
     """
 
-    def __init__(self, dimension: int, known: np.ndarray, rules: Sequence[Rule], floor: float) -> None:
+    def __init__(
+        self, dimension: int, known: np.ndarray, rules: Sequence[Rule], floor: float, tolerance: float
+    ) -> None:
         self.dimension = dimension
         self._known = known
         self._rules = rules
         self._rest = dimension - len(known)  # dimension of the complement
         self._floor = max(floor, *(rule.floor for rule in rules))
+        self._tolerance = tolerance
 
     def total(self, function: Callable[[np.ndarray], np.ndarray]) -> tuple[float, float]:
-        """Sum of a function over all eigenvalues, and its standard error: that of a quadratic form on the sphere."""
-        rest, square = self._mean(function), self._mean(lambda values: function(values) ** 2)
+        """Sum of a function over all eigenvalues, and its standard error: that of a quadratic form on the sphere.
+
+        For the error a node that has converged counts as one eigenvalue at least, however little the start has of it.
+        """
+        rest = self._mean(function)
+        square = float(np.mean([function(rule.nodes) ** 2 @ self._at_least(rule) for rule in self._rules]))
         variance = 2 * self._rest**2 * max(0.0, square - rest**2) / (self._rest + 2) / len(self._rules)
         return float(function(self._known).sum()) + self._rest * rest, math.sqrt(variance)
 
@@ -217,6 +235,11 @@ class _Sampled:
         low = _first(lambda size: within(size).high >= PERCENT / 100, largest)
         high = _first(lambda size: within(size).low >= PERCENT / 100, largest)
         return Bounds(low if low > self._floor else 0.0, min(max(high, self._floor), largest))
+
+    def _at_least(self, rule: Rule) -> np.ndarray:
+        """Weights, at least that of one eigenvalue where a node has converged."""
+        converged = rule.beyond * np.abs(rule.last) <= self._tolerance * np.abs(rule.nodes)
+        return np.maximum(rule.weights, converged / self._rest)
 
     def _mean(self, function: Callable[[np.ndarray], np.ndarray]) -> float:
         return float(np.mean([function(rule.nodes) @ rule.weights for rule in self._rules]))
