@@ -83,10 +83,8 @@ def evaluating(net: nn.Module) -> Iterator[None]:
     that it looks up, and of modules whose own ``train`` changes weights: LoRA layers merge theirs in evaluation mode.
     """
     modes = {module: module.training for module in net.modules()}
-    plain = (
-        each for each in modes if not isinstance(each, torch.jit.ScriptModule)
-    )  # whose attributes are not Python's
-    held = [(each, _made_of(each), dict(vars(each)), dict(each._buffers)) for each in plain]
+    python = (each for each in modes if not isinstance(each, torch.jit.ScriptModule))  # whose attributes are its own
+    held = [(each, _made_of(each), dict(vars(each)), dict(each._buffers)) for each in python]
     shortening = (
         each for each in modes if isinstance(each, nn.Embedding | nn.EmbeddingBag) and each.max_norm is not None
     )

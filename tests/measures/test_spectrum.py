@@ -221,9 +221,8 @@ def test_one_copy_of_one_eigenvalue_is_seen(copy):
     values = like_a_net()
     values[values.argmax() - 1] = float(values.max()) * (1 - copy)
     scores = []
-    for seed in range(
-        10
-    ):  # second starts of seeds 0 and 9 have a 1e-4th of what they have of an eigenvector on average
+    # Second starts of seeds 0 and 9 have a 1e-4th of what they have of an eigenvector on average.
+    for seed in range(10):
         found, _ = spectrum(with_values(values), steps=12, seed=seed)
         scores.append((found.frobenius - float(values.norm())) / found.frobenius_error)
     assert np.abs(scores).max() < 4
