@@ -202,7 +202,9 @@ def _said(finding: Finding, margin: float | None) -> str:
 def latex(finding: Finding) -> str:
     r"""A row of a table: name & where & pairs & A & B & difference with interval & verdict \\."""
     a, b = _spreads(finding)
-    pairs = f"{finding.pairs}" + f" ({sum(finding.diverged)} nets diverged)" * any(finding.diverged)
+    lost = [f"{plural(sum(finding.diverged), 'net')} diverged"] * any(finding.diverged)
+    lost += [f"{finding.left_out} left out"] * (finding.left_out > 0)
+    pairs = f"{finding.pairs}" + f" ({', '.join(lost)})" * bool(lost)
     cells = [
         escaped_latex(finding.name),
         escaped_latex(finding.at),

@@ -11,7 +11,7 @@ import yaml
 
 from lightning_app.cli import main
 from lightning_app.common.errors import UserError
-from lightning_app.compare.findings import judged, text
+from lightning_app.compare.findings import judged, latex, text
 from lightning_app.compare.sides import sides_of
 from lightning_app.report import write_report
 from lightning_app.runs import Row, RunFolder, find_runs, read_runs
@@ -484,6 +484,12 @@ def test_nets_without_a_counterpart_are_counted(tmp_path):
 def test_a_path_may_have_brackets(tmp_path):
     make(tmp_path / "x[1]", {"good": GOOD, "bad": BAD}), make(tmp_path / "x1", {"net": GOOD})
     assert main(["compare", f"{tmp_path}/x[1]:good", f"{tmp_path}/x[1]:bad"]) == 0
+
+
+def test_a_row_of_latex_counts_nets_that_diverged_and_pairs_left_out():
+    a, b = np.array([*GOOD, 0.1, math.nan]), np.array([*BAD, math.inf, 0.2])
+    row = latex(judged("test/error", "epoch 1", a, b, None, 0.025))
+    assert row.startswith("test/error & epoch 1 & 11 (1 net diverged, 1 left out) & $0.1045")
 
 
 def test_where_one_side_has_no_numbers_nothing_is_said_of_more_seeds():
