@@ -1,6 +1,6 @@
 """Noise stability beyond the layer cushions: noise put into weights, the profile of Arora et al. (2018), their bound."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -21,8 +21,8 @@ from lightning_app.measures import (
     probe_forward,
     smoothness,
 )
-from lightning_app.measures.core.losses import rows_of
-from lightning_app.networks import layers_of, measurable, survey
+from lightning_app.measures.core.losses import are_classes, rows_of
+from lightning_app.networks import Surveyed, layers_of, measurable, survey
 
 
 class NoiseStability(Measure):
@@ -66,6 +66,8 @@ class NoiseStability(Measure):
         * Risk and error are cross-entropy's, whatever the loss trained with.
         * Blocks that take or return something else than one tensor with one row per sample are no cuts. ReLUs of other rows
           (windows, tables) are passed over; ``noise/contraction/skipped`` counts them.
+        * The bound needs the cushion of every layer, and is NaN where one has none (circular padding). Weights that are no
+          layers, such as embeddings, are no part of it. Labels that are no classes have no bound.
         * The bound's order between plain and residual nets differs between seeds and readings of the cushion.
 
     Source:
@@ -128,15 +130,26 @@ class NoiseStability(Measure):
         if len(interlayer.minimal) > 1:  # not the output alone: there are blocks
             results["noise/smoothness"] = smoothness(net, few, seed=self.seed)
             batches = list(context.batches())
-            if any(labels.is_floating_point() for _, labels in batches):  # the bound is about classes
+            outputs = [(net(images), labels) for images, labels in batches]
+            if not all(are_classes(*each, context.loss) for each in outputs):  # the bound is about classes
                 return results
-            layers = measurable(survey(net, context.example()))
+            surveyed = survey(net, context.example())
+            self._warn_of_missing(context.name, surveyed, interlayer.cut_after)
+            layers = measurable(surveyed)
             of_layers = cushions(layers, probe_forward(net, layers, batches, loss=context.loss).layers)
-            terms = [rows_of(net(images), labels, context.loss) for images, labels in batches]
-            logits, labels = map(torch.cat, zip(*terms))
+            logits, labels = map(torch.cat, zip(*(rows_of(*each, context.loss) for each in outputs)))
             contracted = results["noise/contraction"].maximum
             results["noise/bound"] = noise_bound(of_layers, interlayer, contracted, logits, labels)
         return results
+
+    def _warn_of_missing(self, name: str, surveyed: Sequence[Surveyed], called: Collection[str]) -> None:
+        """The bound is a sum over all layers: without the cushion of one there is none."""
+        for found in surveyed:
+            if found.reason and found.layer and found.layer.name in called:
+                self.warn_once(
+                    f"NoiseStability: the bound of '{name}' needs the cushion of each layer and is NaN: "
+                    f"{found.path or 'the net'} has none, because {found.reason}."
+                )
 
 
 def _flatten(prefix: str, responses: NoiseResponses) -> dict[str, Any]:

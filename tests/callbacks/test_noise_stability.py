@@ -1,5 +1,6 @@
 """The callback: what it logs for which net, on which samples, and that its numbers are the measures' own."""
 
+import copy
 import math
 from dataclasses import asdict
 
@@ -7,6 +8,7 @@ import pytest
 import torch
 
 from callbacks import NoiseStability
+from callbacks.context import MeasureContext
 from callbacks.measure import isolated
 from lightning_app.measures import (
     contraction,
@@ -18,7 +20,7 @@ from lightning_app.measures import (
     smoothness,
 )
 from lightning_app.modules import Arm
-from lightning_app.networks import measurable, survey
+from lightning_app.networks import SimplifiedNet, layers_of, measurable, survey
 from lightning_app.runs import RunFolder
 from lightning_app.runs.loggers import RunLogger
 from tests.helpers import arm, classifier, context, fit
@@ -80,3 +82,45 @@ def test_its_numbers_are_the_measures_own():
     assert found["noise/bound"].count == bound.count == 20 and 0 < bound.margin < math.inf
     for name, value in asdict(bound).items():
         torch.testing.assert_close(getattr(found["noise/bound"], name), value, rtol=0, atol=0, equal_nan=True)
+
+
+def test_the_bound_needs_the_cushion_of_every_layer(caplog):
+    net = arm(True).net()
+    layers_of(net)[2].module.padding_mode = "circular"
+    found = NoiseStability(samples=4, draws=1).evaluate(context(net, probe_size=20))
+    bound = found["noise/bound"]
+    assert math.isnan(bound.log10) and math.isnan(bound.sum) and bound.margin > 0
+    assert bound.depth == len(layers_of(net)) and int(bound.cushions.isnan().sum()) == 1
+    assert "needs the cushion of each layer and is NaN" in caplog.text and "pads by 'circular'" in caplog.text
+
+
+LABELS = {  # that are no classes of three outputs
+    "several at once": torch.tensor([[1, 0, 1], [0, 0, 1]] * 4),
+    "several at once, bool": torch.tensor([[True, False, True], [False, False, True]] * 4),
+    "an order of six": torch.arange(8) % 6,
+}
+
+
+@pytest.mark.parametrize("labels", LABELS.values(), ids=LABELS)
+def test_labels_that_are_no_classes_have_no_bound_and_all_else(labels):
+    def loss(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        return (outputs - labels.to(outputs.dtype).reshape(len(labels), -1)).square().mean()
+
+    torch.manual_seed(0)
+    net = SimplifiedNet(8, residual=True, width=4, num_classes=3).eval()
+    of_net = MeasureContext(net, [(torch.randn(8, 3, 8, 8), labels)], loss)
+    found = NoiseStability(draws=1).evaluate(of_net)
+    assert "noise/bound" not in found and found["noise/response_0.1"] > 0 and found["noise/smoothness"].rho > 0
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_noise_in_a_net_of_half_precision_is_added_in_float32(dtype):
+    torch.manual_seed(0)
+    net = SimplifiedNet(8, residual=True, width=4, num_classes=3).to(dtype).eval()  # weights that both formats know
+    images, labels = torch.randn(8, 3, 8, 8).to(dtype), torch.arange(8) % 3
+    found = NoiseStability(draws=1).evaluate(MeasureContext(net, [(images, labels)]))
+    wide = NoiseStability(draws=1).evaluate(MeasureContext(copy.deepcopy(net).float(), [(images.float(), labels)]))
+    assert next(net.parameters()).dtype == dtype
+    for name in ("response_0.01", "response_0.1", "risk_0.01"):
+        assert found[f"noise/{name}"] == pytest.approx(wide[f"noise/{name}"], rel=1e-6), name
+    assert found["noise/smoothness"].rho == wide["noise/smoothness"].rho

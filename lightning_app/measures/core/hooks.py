@@ -17,12 +17,14 @@ from torch.nn.modules.dropout import _DropoutNd
 from torch.nn.utils.parametrize import is_parametrized
 from torch.overrides import TorchFunctionMode
 
+from lightning_app.common.calls import sample_tensors
 from lightning_app.common.errors import UserError
 from lightning_app.common.isolation import tensors_in, unwrapped
 
 _IN_PLACE = {torch.relu_, Tensor.relu_}
 RELUS = {F.relu, torch.relu, Tensor.relu} | _IN_PLACE  # nn.ReLU calls F.relu; F.relu_ is torch.relu_
 
+_HALF = (torch.bfloat16, torch.float16)
 _MOVING = (_NormBase, _DropoutNd, nn.RReLU)  # in training mode something else
 _RATES = ("p", "dropout", "drop_prob")  # also of attention, LSTMs, StochasticDepth of torchvision, DropPath of timm
 
@@ -86,6 +88,18 @@ def shared_copy(net: nn.Module) -> nn.Module:
 def own_copy(net: nn.Module) -> nn.Module:
     """A net with its own structure, parameters and buffers, never compiled."""
     return _copy(net, ())
+
+
+def widened(net: nn.Module) -> nn.Module:
+    """Of a net in half precision, which rounds small changes away, a copy in float32; any other as it is."""
+    first = next(net.parameters(), None)
+    return own_copy(net).float() if first is not None and first.dtype in _HALF else net
+
+
+def wide(inputs: Any) -> Any:
+    """Inputs of a `widened` net."""
+    half = any(each.dtype in _HALF for each in sample_tensors(inputs))
+    return inputs.to(dtype=torch.float32) if half else inputs
 
 
 def _copy(net: nn.Module, shared: Iterable[Tensor]) -> nn.Module:

@@ -273,6 +273,11 @@ def of_samples(outputs: Tensor, labels: Tensor, loss: Loss = cross_entropy) -> T
     return means.masked_fill(strange.reshape(len(counts), -1).any(1), torch.nan)
 
 
+def are_classes(outputs: Tensor, labels: Tensor, loss: Loss) -> bool:
+    """Whether every label that counts is a class of these outputs."""
+    return _of_classes(*_aligned(outputs, labels, loss)) and not bool(outside_classes(outputs, labels, loss).any())
+
+
 def _of_classes(outputs: Tensor, labels: Tensor) -> bool:
     """Whether outputs (B, classes, ...) of at least two classes fit labels (B, ...)."""
     integers = not labels.is_floating_point() and outputs.ndim == labels.ndim + 1

@@ -33,7 +33,7 @@ class NoiseBound:
 
     Unnamed sums and logarithms follow the paper's reading of mu_i in residual layers (Yu & Tomasi: identity in the
     numerator, not in the norm), the others transferred and branch; without skips the three agree. NaN: a factor is
-    missing, e.g. there is no margin while no sample is classified right.
+    missing: there is no margin while no sample is classified right, or a layer that the net calls has no cushion.
     """
 
     log10: float  # of c^2 d^2 max ||f||^2 sum / (gamma^2 m)
@@ -70,20 +70,21 @@ def noise_bound(
     over_samples = margins(logits, labels)
     right = over_samples[over_samples > 0]
     gamma = float(right.quantile(QUANTILE)) if len(right) else math.nan
-    by_layer = [found for name, found in cushions.items() if name in interlayer.cut_after]
-    behind = interlayer.minimal[[interlayer.cut_after[name] for name in cushions if name in interlayer.cut_after]]
+    called = interlayer.cut_after
+    names = [*(name for name in cushions if name in called), *(name for name in called if name not in cushions)]
+    behind = interlayer.minimal[[called[name] for name in names]]
     output = float(sample_norms(logits).max())
-    common = contraction**2 * len(by_layer) ** 2 * output**2 / (gamma**2 * len(labels))
+    common = contraction**2 * len(names) ** 2 * output**2 / (gamma**2 * len(labels))
     found: dict[str, Any] = {}
     for reading in ("", "_transferred", "_branch"):
-        least = [_minimum(getattr(each, f"samples{reading}"), each.dead) for each in by_layer]
+        least = [_minimum(cushions[name], reading) if name in cushions else math.nan for name in names]
         mu = torch.tensor(least, dtype=torch.float64)
         total = float((mu * behind).pow(-2).sum())
         log10 = math.log10(common * total) if common * total > 0 else math.nan
         found |= {f"cushions{reading}": mu, f"sum{reading}": total, f"log10{reading}": log10}
     return NoiseBound(
         contraction=contraction,
-        depth=len(by_layer),
+        depth=len(names),
         output=output,
         margin=gamma,
         count=len(labels),
@@ -103,7 +104,8 @@ def margins(logits: Tensor, labels: Tensor) -> Tensor:
     return (logits.gather(1, place) - logits.scatter(1, place, -math.inf).amax(1, keepdim=True))[:, 0]
 
 
-def _minimum(samples: Tensor, dead: int) -> float:
+def _minimum(found: CushionStatistics, reading: str) -> float:
     """Over the samples that are not dead; NaN if others are NaN too."""
+    samples, dead = getattr(found, f"samples{reading}"), found.dead
     there = samples[~samples.isnan()].double()
     return float(there.min()) if len(there) and len(there) + dead == len(samples) else math.nan
