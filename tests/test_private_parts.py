@@ -47,6 +47,7 @@ PARTS = {  # name -> where it is, as an object to look it up in
     "_prepare_subcommand_kwargs": lambda: LightningCLI,
     "_parse_ckpt_path": lambda: LightningCLI,
     "_set_seed": lambda: LightningCLI,
+    "_dump_config": lambda: LightningCLI,
     "_wandb_init": lambda: WandbLogger(offline=True),
     "_typehints": lambda: jsonargparse,
     "resolve_class_path_by_name": lambda: import_module("jsonargparse._typehints"),

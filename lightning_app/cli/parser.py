@@ -116,10 +116,18 @@ class Parser(LightningArgumentParser):
     """LightningCLI's parser with short errors, which puts relative paths of loggers and callbacks below the run folder."""
 
     folder: Path | None = None  # of the run, when there is one
+    _read: Namespace | None = None  # the defaults, once they were asked for
 
     def __init__(self, *args: Any, **options: Any) -> None:
         """Options in full: `--trainer.max_epoch` would be taken for max_epochs in silence."""
         super().__init__(*args, **{"allow_abbrev": False, **options})
+
+    @override
+    def get_defaults(self, *args: Any, **options: Any) -> Namespace:
+        """Read once: base.yaml is asked for before and after the words of a command, a class at each place that names it."""
+        if self._read is None:
+            self._read = super().get_defaults(*args, **options)
+        return self._read.clone()
 
     @override
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:

@@ -30,6 +30,7 @@ from lightning_app.runs.loggers import RunLogger, made_by
 
 Ours = Literal["first", "only"]
 MEASURED = "measured"  # folder of measurements among the groups of runs
+AS_PARSED: dict[str, Any] = {"skip_none": False, "skip_validation": True}  # to spell what a parser has checked
 NOTED = ("torch", "torchvision", "pytorch-lightning", "torchmetrics", "wandb", "numpy")  # versions kept with a run
 
 
@@ -198,7 +199,7 @@ class SaveRunConfig(SaveConfigCallback):
                 print(changes(other, "nothing was trained with other options than the run's"))
 
     def _text(self) -> str:
-        return self.parser.dump(self.config, skip_none=False, format="yaml")
+        return self.parser.dump(self.config, format="yaml", **AS_PARSED)
 
     @rank_zero_only
     def _save(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:

@@ -13,6 +13,7 @@ from typing import Any, cast
 import pytorch_lightning as pl
 import torch
 import yaml
+from jsonargparse import Namespace
 from pytorch_lightning.callbacks import ProgressBar
 from pytorch_lightning.cli import ArgsType, LightningArgumentParser, LightningCLI
 from pytorch_lightning.utilities import rank_zero_only
@@ -24,7 +25,15 @@ from callbacks.log import LoggingCallback
 from lightning_app.cli import FOLDER_VARIABLE
 from lightning_app.cli.console import is_terminal, table
 from lightning_app.cli.parser import FROM_RUN, HelpFormatter, Parser, known_classes, prescan, resolve_short_names
-from lightning_app.cli.run_folders import Ours, RunFolders, SaveRunConfig, claim_measured, discard_if_unused, is_unused
+from lightning_app.cli.run_folders import (
+    AS_PARSED,
+    Ours,
+    RunFolders,
+    SaveRunConfig,
+    claim_measured,
+    discard_if_unused,
+    is_unused,
+)
 from lightning_app.cli.safety import check_allowed
 from lightning_app.cli.trainer import Trainer, print_measured
 from lightning_app.common.errors import DivergedError, MachineError, UserError, at_least, first_line
@@ -167,6 +176,14 @@ class TrainingCLI(LightningCLI):
     @override
     def _parse_ckpt_path(self) -> None:
         """Nothing: Lightning would let the checkpoint's hyperparameters override the command line, silently."""
+
+    @override
+    def _dump_config(self) -> None:
+        """Of net and data alone: all that Lightning reads of it, as hyperparameters of a module that keeps its own."""
+        if not hasattr(self, "config_dump"):
+            parts = Namespace(**{key: self._get(self.config, key) for key in ("model", "data")})
+            text = self._parser(self.subcommand).dump(parts, skip_link_targets=False, **AS_PARSED)
+            self.config_dump = yaml.safe_load(text)
 
     @override
     def before_instantiate_classes(self) -> None:
@@ -322,7 +339,7 @@ class TrainingCLI(LightningCLI):
         """Was this folder's run started with the present configuration, or killed before it wrote down its own?"""
         if not (folder.path / CONFIG).exists():  # another job may have claimed it just now
             return self._ours != "only" and not (folder.path / LOG).exists()
-        own = yaml.safe_load(self._parser(self.subcommand).dump(self.config[self.subcommand], skip_none=False))
+        own = yaml.safe_load(self._parser(self.subcommand).dump(self.config[self.subcommand], **AS_PARSED))
         try:
             stored = folder.config()
         except UserError:  # somebody has edited it
