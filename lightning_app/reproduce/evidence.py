@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from lightning_app.papers.results import Results
 from lightning_app.reproduce.computing import ComputationJob, Computed
 from lightning_app.reproduce.job import Job
 from lightning_app.reproduce.training import FoundRun, TrainingJob
-from lightning_app.runs.reader import Net, Run
+from lightning_app.runs.reader import Net
 
 
 @dataclass(frozen=True)
@@ -41,11 +42,11 @@ class Reproduction:
     def recorded(self) -> bool:
         return (self.folder / RECORD).exists()
 
-    @property
+    @cached_property
     def trainings(self) -> list[TrainingJob]:
         return [TrainingJob(self.paper.key, run, self.scale) for run in self.artefact.runs]
 
-    @property
+    @cached_property
     def computations(self) -> list[ComputationJob]:
         return [ComputationJob(self.paper.key, each, self.scale) for each in self.artefact.computations]
 
@@ -118,7 +119,6 @@ def _read(job: TrainingJob, runs: Sequence[FoundRun]) -> list[Net]:
     """
     found: dict[tuple[str, int | None], Net] = {}
     for each in sorted(runs, key=lambda run: run.epoch):  # a more complete run overwrites
-        run = Run(each.folder)
-        found |= {(net.arm, net.seed): net for net in run.nets}
-        run.check()
+        found |= {(net.arm, net.seed): net for net in each.read.nets}
+        each.read.check()
     return [found[arm, seed] for arm in job.arms for seed in job.seeds if (arm, seed) in found]

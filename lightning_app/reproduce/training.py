@@ -20,7 +20,7 @@ from lightning_app.papers import recipes
 from lightning_app.papers.parts import REDUCED, Reduced, Run, Scale
 from lightning_app.reproduce.job import Job, JobOptions, digest_of
 from lightning_app.reproduce.packing import MANIFEST, file_digest, home_of_runs, pack, unpack
-from lightning_app.runs import RunFolder
+from lightning_app.runs import RunFolder, reader
 from lightning_app.runs.configuration import NOT_COMPARED, flatten
 from lightning_app.runs.folder import CONFIG, ID, LAST, WEIGHTS
 from lightning_app.runs.lock import claimed
@@ -48,6 +48,11 @@ class FoundRun:
     epoch: int  # completed
     state: Literal["finished", "interrupted", "lost"]  # lost: without a checkpoint to go on from
 
+    @cached_property
+    def read(self) -> reader.Run:
+        """For claims and for the record, its log once."""
+        return reader.Run(self.folder)
+
     @property
     def worth(self) -> tuple[int, bool, bool]:
         """Of two copies of a run, or two runs of the same seeds, the one with more of this counts."""
@@ -64,7 +69,7 @@ class FoundRun:
 
     def record(self, out: Path) -> dict[str, Any]:
         """What a verdict rests on, for its record."""
-        inside, log = self.lies_in(out), self.folder.log()
+        inside, log = self.lies_in(out), self.read.log
         times = log[(log["member"] == "") & (log["name"].str.startswith("cost/") | (log["name"] == "time/epoch"))]
         return {
             "run": self.job.name,
@@ -171,9 +176,11 @@ class TrainingJob(Job):
 
     def _in(self, home: Path) -> Iterator[FoundRun]:
         folders = sorted(path for path in home.glob(f"{self.name}*") if path.name.split("~")[0] == self.name)
-        for run in (run for run in map(RunFolder, folders) if run.has_log and self.matches(run.config())):
+        for run in (run for run in map(RunFolder, folders) if run.has_log):
+            if not self.matches(config := run.config()):
+                continue
             try:
-                seeds = parse_seeds(run.config()["model"]["seeds"])
+                seeds = parse_seeds(config["model"]["seeds"])
             except (LookupError, TypeError) as error:
                 raise UserError(f"{run.path / CONFIG} has no model.seeds as `fit` writes them: restore it.") from error
             if (run.finished or 0) >= self.epochs:
