@@ -98,6 +98,7 @@ def threads() -> int:
     return torch.get_num_threads()
 
 
+@cache
 def _version(name: str) -> str | None:
     try:
         return metadata.version(name)
