@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from lightning_app.common.seeds import spell_seeds
-from lightning_app.papers import find
+from lightning_app.papers import find, predicates
 from lightning_app.papers.parts import PAPER, Artefact, Computation, Run, Scale
 from lightning_app.papers.results import Results
 from lightning_app.reproduce.computing import ComputationJob
@@ -22,6 +22,7 @@ from lightning_app.reproduce.making import make, rows
 from lightning_app.reproduce.training import TrainingJob
 from lightning_app.runs import Row, RunFolder
 from lightning_app.runs.configuration import layered
+from lightning_app.statistics.paired import paired
 
 # Rows of Yu & Tomasi's Fig. 7 that need no run.
 SEPARATED = "share of the expected ||t_0 - p_0||² that is of the 1 in the ID entries, fan-in"
@@ -33,6 +34,15 @@ def no_waiting_for_the_disk():
     """Of files that no test here needs after a power cut."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda _: None)
+        yield
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_bootstrap_of_equal_numbers():
+    """Its resamples are the same every time, and a claim's settings, an artefact's claims and their tests share numbers."""
+    known = functools.cache(paired)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(predicates, "paired", lambda ours, zeros: known(tuple(ours), tuple(zeros)))
         yield
 
 
