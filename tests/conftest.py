@@ -17,7 +17,7 @@ for name in [name for name in os.environ if name.startswith("SLURM_")]:
 
 ROOT = Path(__file__).resolve().parent.parent
 
-TOGETHER = ("tests/golden/", "tests/deploy/")  # folders whose files read the same long run
+TOGETHER = ("tests/golden/", "tests/deploy/", "tests/report/")  # folders whose files read the same long run or page
 
 
 @pytest.hookimpl(optionalhook=True)

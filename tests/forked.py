@@ -30,7 +30,7 @@ ROOT = Path(__file__).resolve().parent.parent
 MAIN = str(ROOT / "main.py")
 SCRIPTS = {MAIN, str(ROOT / "skipscope" / "__main__.py")}  # `reproduce` runs the second
 LIBRARIES = (
-    *("torch", "torchvision", "torchmetrics", "pytorch_lightning.cli", "jsonargparse", "wandb.sdk.launch"),
+    *("torch", "torchvision", "torchmetrics", "pytorch_lightning.cli", "jsonargparse", "wandb.sdk.launch", "requests"),
     *("rich.console", "jinja2"),
     *("numpy", "scipy.stats", "pandas", "sklearn.datasets", "matplotlib.pyplot", "matplotlib.backends.backend_svg"),
 )
