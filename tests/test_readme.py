@@ -45,7 +45,7 @@ GENERATED = (
 )  # MkDocs checks these
 LONG = ("docs/log.md", "docs/speed.md")  # grows with every decision; generated
 QUICKSTART = ROOT / "docs" / "results" / "2026-11-23-quickstart-run.txt"
-SEEDS = ROOT / "docs" / "results" / "2026-11-23-quickstart-second-test.csv"
+SEEDS = ROOT / "docs" / "results" / "2026-11-29-quickstart-third-test.csv"
 
 
 def blocks(language: str) -> list:
