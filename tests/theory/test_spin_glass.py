@@ -58,6 +58,20 @@ def test_weights_of_an_extreme_beta_are_those_of_one_length(beta):
     assert float(found[0 if beta < 1 else -1]) == pytest.approx(1)
 
 
+@pytest.mark.parametrize(
+    ("p", "beta"),
+    [(0, 0.5), (-3, 0.5), (10, 0.0), (10, -0.5), (10, -1.0), (10, math.nan), (10, math.inf), (10, Fraction(-1))],
+)
+@pytest.mark.parametrize("of", [spin_glass.weights, spin_glass.log_weights, spin_glass.argmax, spin_glass.lengths])
+def test_a_net_without_layers_or_open_paths_has_no_weights(of, p, beta):
+    with pytest.raises(ValueError, match=f"p of at least 1 and a finite beta above 0, got p = {p} and beta = {beta}"):
+        of(p, beta)
+
+
+def test_a_net_of_one_layer_has_one_path():
+    assert spin_glass.weights(1, 0.5).tolist() == [1.0]
+
+
 def test_log_weights_where_weights_underflow():
     p, beta = 2000, 0.5
     found = spin_glass.log_weights(p, beta)

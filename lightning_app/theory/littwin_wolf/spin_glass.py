@@ -42,10 +42,14 @@ def scale_of(beta: float, rho: float, n: int, Lambda: int) -> float:
 def weights(p: int, beta: Beta) -> Tensor:
     """eps_1, ..., eps_p (Eq. 15), (p,), of 2-norm 1: how much the paths of length r weigh in the loss.
 
-    ``eps_r(beta) = eps_{p+1-r}(1/beta)``: mirrored by beta -> 1/beta. Stable for any depth p >= 2: what underflows is 0.
+    ``eps_r(beta) = eps_{p+1-r}(1/beta)``: mirrored by beta -> 1/beta. Stable for any depth p: what underflows is 0. With beta = 0
+    no path is open and Eq. 15 is 0 / 0.
 
     >>> weights(3, 0.5) * 1.5**0.5  # (0.5, 2 * 0.25, 0.125) / Z
     tensor([0.8528, 0.8528, 0.2132], dtype=torch.float64)
+
+    Raises:
+        ValueError: for p below 1, and for a beta that is not above 0 and finite.
     """
     return log_weights(p, beta).exp()
 
@@ -82,6 +86,8 @@ def maximisers(p: int, beta: Beta) -> tuple[int, ...]:
     >>> maximisers(100, Fraction(1, 3)), maximisers(100, 1 / 3)  # the float is not quite a third
     ((25, 26), (25,))
     """
+    if not (p >= 1 and 0 < beta < math.inf):
+        raise ValueError(f"expected a depth p of at least 1 and a finite beta above 0, got p = {p} and beta = {beta}.")
     beta = Fraction(beta)
     t = beta * p / (1 + beta)
     below = math.floor(t)
@@ -124,7 +130,7 @@ def limiting_share(beta: Beta) -> float:
 
 def lengths(p: int, beta: Beta) -> Lengths:
     """Mean and variance of the path length under eps_r^2."""
-    r, share = torch.arange(1, p + 1, dtype=torch.float64), weights(p, beta) ** 2
+    share, r = weights(p, beta) ** 2, torch.arange(1, p + 1, dtype=torch.float64)
     mean = float(share @ r)
     return Lengths(mean, float(share @ (r - mean) ** 2))
 
