@@ -25,6 +25,8 @@ TOO_FEW = "too few seeds"  # to conclude from
 REVERSES, DECIDES = "yes: larger or smaller", "yes: whether one is resolved"
 AGREES, OPEN = "no", "no: none is resolved"
 EFFECTS = (REVERSES, DECIDES, AGREES, OPEN, TOO_FEW, UNKNOWN)
+# Where the same function is written as another net: see `conventions.yaml`. "" is not known.
+INVARIANT, UNDER_T, NOTATION = "invariant", "invariant under T", "notation"
 ALIKE = 0.05  # relative: a difference of one seed that is left unresolved, where there is no spread to compare with
 
 
@@ -35,6 +37,7 @@ class Convention:
     label: str
     value: str  # a key, in which * stands for every layer, block or strength; "key - key"; or "10^key"
     meaning: str
+    rewritten: str = ""  # INVARIANT, UNDER_T, NOTATION, or not known
 
     @property
     def keys(self) -> tuple[str, ...]:

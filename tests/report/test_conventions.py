@@ -2,19 +2,25 @@
 
 import csv
 import io
+import json
 import math
+import re
 
 import numpy as np
 import pytest
 
+from lightning_app.papers.findings.notation import MEASURES, SAME
 from lightning_app.report.blocks import Figure, Section, Table
 from lightning_app.report.conventions import (
     AGREES,
     DECIDES,
+    INVARIANT,
     LARGER,
+    NOTATION,
     OPEN,
     SMALLER,
     TOO_FEW,
+    UNDER_T,
     UNRESOLVED,
     Convention,
     Quantity,
@@ -27,6 +33,7 @@ from lightning_app.report.pairs import pairs
 from lightning_app.report.sections import conventions
 from lightning_app.runs import Row, RunFolder
 from lightning_app.statistics.paired import bootstrap_interval, paired
+from tests.helpers import ROOT
 from tests.test_docs import EVERY, expanded, pattern
 
 CUSHION = "Layer cushion: the identity and the norm"
@@ -105,6 +112,45 @@ def test_labels_and_titles_are_unique():
     for quantity in quantities():
         assert len(quantity.conventions) > 1
         assert bool(quantity.over) == any("*" in each.value for each in quantity.conventions)
+
+
+def largest_changes() -> dict[str, dict[str, float]]:
+    """By key of the finding's, of each way of writing: the largest relative change in its record."""
+    record = json.loads((ROOT / "results" / "findings" / "notation" / "verdict.json").read_text(encoding="utf-8"))
+    found: dict[str, dict[str, float]] = {}
+    for row in record["rows"]:
+        words, by = row["quantity"].split(": relative change by ")
+        values = [x for reading in row["readings"] for x in map(float, reading["values"])]
+        found.setdefault(MEASURES[words][0].replace("/*/", "/"), {})[by] = np.nanmax(values)
+    return found
+
+
+def test_what_rewriting_does_is_what_the_finding_measured():
+    changes, compared = largest_changes(), set()
+    for each in (each for quantity in quantities() for each in quantity.conventions):
+        key = re.sub(r"/(layer|block)[*]/", "/", each.value.removeprefix("10^")).replace("_*", "_0.1")
+        if key in changes:
+            stays = {by: change <= SAME for by, change in changes[key].items()}
+            expected = NOTATION if not stays["T"] else INVARIANT if stays["absorbing BatchNorm"] else UNDER_T
+            assert each.rewritten == expected, f"{each.value}: {changes[key]}"
+            compared.add(key)
+    assert len(compared) == 16
+
+
+def test_what_rewriting_does_is_said_in_three_words_or_not_at_all():
+    conventions = {each.value: each.rewritten for quantity in quantities() for each in quantity.conventions}
+    assert {*conventions.values()} == {INVARIANT, UNDER_T, NOTATION, ""}
+    unknown = {value for value, rewritten in conventions.items() if not rewritten}
+    assert all("cost" in value or "running" in value for value in unknown)
+
+
+def test_what_rewriting_does_stands_beside_each_convention(make):
+    found = section(make("bank"))
+    rewritten = {each.label: each.rewritten for each in quantities()[0].conventions}
+    shown = {label: cells[0] for label, cells in table(found, CUSHION).items()}
+    assert shown == {label: rewritten[label] for label in shown} and {*shown.values()} == {NOTATION, UNDER_T}
+    in_data = {row["convention"]: row["rewritten"] for row in data(found) if row["quantity"] == CUSHION}
+    assert in_data == shown
 
 
 def test_a_convention_takes_the_last_value_of_all_layers_and_of_nothing_else(nets):
@@ -249,14 +295,17 @@ def test_without_pairs_conventions_stand_side_by_side_without_a_conclusion(make)
     assert not [block for block in found.blocks if isinstance(block, Figure)]
     log = make("one", ["net"]).log()
     medians = log[(log["epoch"] == log["epoch"].max()) & log["name"].str.fullmatch(r"cushion/layer\d+/median")]
-    assert float(cells["paper, kernel"][0]) == np.median(medians["value"])
+    assert float(cells["paper, kernel"][1]) == np.median(medians["value"])
 
 
 def test_what_only_residual_nets_have_stands_side_by_side_below_the_pairs(nets):
     depths = {"depth/effective": 3.0, "depth/coherent": 4.0}
     costs = {arm: {"train/risk": 1.0, "train/cost": cost} for arm, cost in {"plain": 1.1, "residual": 1.2}.items()}
     found = section(nets(costs | {"residual": costs["residual"] | depths}))
-    assert table(found, "Effective depth of the ensemble (layers)") == {"d_eff": ["3.0"], "d_coh": ["4.0"]}
+    assert table(found, "Effective depth of the ensemble (layers)") == {
+        "d_eff": ["notation", "3.0"],
+        "d_coh": ["notation", "4.0"],
+    }
     assert table(found, "Training cost: what the penalty counts")["as trained"][-1] == LARGER
 
 

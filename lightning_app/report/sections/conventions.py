@@ -21,8 +21,12 @@ LINES = 8  # of one panel
 CONCLUSIONS = (conventions.LARGER, conventions.UNRESOLVED, conventions.SMALLER, conventions.TOO_FEW)
 WHAT = (
     "Where a quantity has several defensible conventions (which norm, whose BatchNorm statistics, with or without the identity, "
-    "what the penalty counts), all that were logged stand side by side, each at the last epoch that all nets of a pair have."
+    "what the penalty counts), all that were logged stand side by side, each at the last epoch that all nets of a pair have. "
+    f"Rewritten: whether the number stays where the same function is written as another net ({conventions.INVARIANT}) or is one "
+    f"of how it is written ({conventions.NOTATION}). “{conventions.UNDER_T}”: it stays where skips are written as weights, and "
+    "changes where BatchNorm is absorbed. As the finding “notation” measured, or as follows from the definition; else empty."
 )
+REWRITTEN = "rewritten"
 SUMMARY = (
     "How many conventions conclude that residual nets have more or less than plain ones; residual / plain, the least and the "
     "greatest of all conventions, where values are positive; and whether another one would lead to another conclusion. "
@@ -101,7 +105,7 @@ def _summary(entries: Sequence[conventions.AcrossConventions]) -> Table:
 def _detail(quantity: conventions.Quantity, entries: Sequence[conventions.AcrossConventions]) -> Table:
     several = len(entries) > 1
     at = [f"at {quantity.over}"] if quantity.over else []
-    head = ["convention", *["pair"] * several, "plain", "residual", "residual / plain", "residual is", *at]
+    head = ["convention", REWRITTEN, *["pair"] * several, "plain", "residual", "residual / plain", "residual is", *at]
     rows = [_row(each, several) for entry in entries for each in entry.conventions]
     over = OVER.format(quantity.over) if quantity.over else ""
     used = dict.fromkeys(each.convention for entry in entries for each in entry.conventions)
@@ -115,10 +119,10 @@ def _meanings(used: Iterable[conventions.Convention]) -> str:
 def _row(each: conventions.UnderConvention, several: bool) -> list[Cell]:
     sides = [mean_cell(side.tolist()) for side in (each.plain, each.residual)]
     at = [Cell(f"{each.above} of {each.items}")] if "*" in each.convention.value else []
-    pair = [Cell(each.pair.label)] * several
+    named = [Cell(each.convention.label), Cell(each.convention.rewritten), *[Cell(each.pair.label)] * several]
     interval = "" if np.isnan(each.low) else f"[{number(each.low)}, {number(each.high)}]"
     ratio = cell(None if np.isnan(each.ratio) else each.ratio, interval)
-    return [Cell(each.convention.label), *pair, *sides, ratio, Cell(each.conclusion), *at]
+    return [*named, *sides, ratio, Cell(each.conclusion), *at]
 
 
 def _figure(entries: Sequence[conventions.AcrossConventions]) -> list[Figure]:
@@ -159,8 +163,8 @@ def _csv(entries: Sequence[conventions.AcrossConventions]) -> str:
         keys = " ".join(each.convention.keys)
         named = (entry.quantity.title, each.convention.label, keys, each.pair.label, len(each.plain))
         numbers = (each.plain.mean(), each.residual.mean(), each.ratio, each.low, each.high)
-        rows.append((*named, *numbers, each.conclusion, each.above, each.items))
-    return csv_text((*columns, "conclusion", "residual larger at", "of"), rows)
+        rows.append((*named, *numbers, each.conclusion, each.above, each.items, each.convention.rewritten))
+    return csv_text((*columns, "conclusion", "residual larger at", "of", REWRITTEN), rows)
 
 
 def _side_by_side(page: PageData, quantity: conventions.Quantity) -> list[Table]:
@@ -171,6 +175,10 @@ def _side_by_side(page: PageData, quantity: conventions.Quantity) -> list[Table]
         cells = {each: mean_cell(conventions.typical(values).tolist()) for each, values in found.items() if values}
         columns |= {group: cells} if len(cells) > 1 else {}
     shown = [each for each in quantity.conventions if any(each in cells for cells in columns.values())]
-    rows = [[Cell(each.label), *(cells.get(each, Cell("–")) for cells in columns.values())] for each in shown]
+    rows = [
+        [Cell(each.label), Cell(each.rewritten), *(cells.get(each, Cell("–")) for cells in columns.values())]
+        for each in shown
+    ]
     over = OVER_ALONE.format(quantity.over) if quantity.over else ""
-    return [Table(over + _meanings(shown), ["convention", *columns], rows, title=quantity.title)] if shown else []
+    head = ["convention", REWRITTEN, *columns]
+    return [Table(over + _meanings(shown), head, rows, title=quantity.title)] if shown else []
