@@ -5,7 +5,8 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -84,15 +85,33 @@ class Worker:
         with self._starting, theirs, contextlib.ExitStack() as failed:
             failed.push(ours)
             self._process = None  # the one before, which has ended
-            process.start()
+            with _no_ctrl_c():
+                process.start()
             self._process = process
             failed.pop_all()
         return ours
 
 
+@contextlib.contextmanager
+def _no_ctrl_c() -> Iterator[None]:
+    """A process started here is sent no SIGINT, from its first moment: Ctrl-C is for the server, which closes the connection.
+
+    Blocked rather than ignored: only the main thread can ignore a signal, and then for the server too.
+    """
+    if not hasattr(signal, "pthread_sigmask"):  # Windows
+        yield
+        return
+    resource_tracker.ensure_running()  # some Pythons unblock SIGINT where they start it, which would be in `start`
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def _work(connection: Connection, step: int) -> None:
     """Draw what is asked for until nobody asks any more."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the server, which closes the connection
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # where `_no_ctrl_c` does nothing
     _give_way()
     from lightning_app.board.drawing import Drawer
 

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -201,6 +202,18 @@ def test_a_process_can_be_ended_while_it_is_being_started(monkeypatch):
     for thread in threads:
         thread.join(60)
     assert len(told) == 1
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads which signals a process takes")
+def test_ctrl_c_is_kept_from_the_process_that_draws_from_its_first_moment():
+    """It would print a traceback where it interrupts the imports before `_work`."""
+    worker = Worker()
+    with worker._started():
+        status = Path(f"/proc/{worker._process.pid}/status").read_text()
+    kept = int(re.search(r"^SigBlk:\s*(\w+)", status, re.MULTILINE)[1], 16)
+    worker.end()
+    assert kept >> (signal.SIGINT - 1) & 1
+    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())  # it ends the server
 
 
 def test_a_process_that_cannot_be_started_is_ended_and_tried_again(monkeypatch):
