@@ -195,16 +195,25 @@ class TrainingJob(Job):
         return {seed: run for run in runs for seed in run.seeds}
 
     def state(self, root: Path | None, kept: Path | None = None) -> str:
-        """In words: "finished", "1 of 3 seeds, 2 more at epoch 70 of 200", "epoch 12 of 200", "not run"."""
-        runs = [run for seed, run in self.furthest(root, kept).items() if seed in self.seeds]
-        behind = sorted(run.epoch for run in runs if run.state != "finished")
+        """In words: "finished", "1 of 3 seeds, 2 more at epoch 70 of 200", "epoch 12 of 200", "not run".
+
+        Seeds whose runs have lost their checkpoint are said too, as verdicts may rest on them: "epoch 1 of 200 without a
+        checkpoint".
+        """
+        runs = {seed: run for seed, run in self.furthest(root, kept).items() if seed in self.seeds}
+        behind = [run.epoch for run in runs.values() if run.state != "finished"]
         done = len(runs) - len(behind)
         if done == len(self.seeds):
             return "finished"
+        lost: dict[int, int] = {}
+        for run in self.found(root, kept):
+            for seed in {*run.seeds} & {*self.seeds} - runs.keys() if run.epoch else ():
+                lost[seed] = max(lost.get(seed, 0), run.epoch)
         parts = [f"{done} of {len(self.seeds)} seeds"] if done else []
-        if behind:
-            where = f"epoch {behind[0]}" if behind[0] == behind[-1] else f"epochs {behind[0]} to {behind[-1]}"
-            parts.append(f"{f'{len(behind)} more at ' if done else ''}{where} of {self.epochs}")
+        for epochs, how in ((sorted(behind), ""), (sorted(lost.values()), " without a checkpoint")):
+            if epochs:
+                where = f"epoch {epochs[0]}" if epochs[0] == epochs[-1] else f"epochs {epochs[0]} to {epochs[-1]}"
+                parts.append(f"{f'{len(epochs)} more at ' if parts else ''}{where} of {self.epochs}{how}")
         return ", ".join(parts) or "not run"
 
     def complete(self, root: Path, options: JobOptions, kept: Path | None = None) -> None:

@@ -51,10 +51,22 @@ def test_a_run_stopped_before_its_first_checkpoint_counts_for_nothing(leave, tmp
     assert PLAN.state(tmp_path / "runs") == "not run"
 
 
+def test_a_run_that_lost_its_checkpoint_is_said_but_is_trained_anew(leave, tmp_path, monkeypatch):
+    """As the evidence of a first step, on which rows rest."""
+    for epochs, name in ((1, "depth20"), (3, "depth20~2")):
+        folder = leave(RUN, one, epochs=(0, epochs), finished=False, seeds=(0,), name=name)
+        (folder.checkpoints / "last.ckpt").unlink()
+    assert PLAN.state(tmp_path / "runs") == "epoch 3 of 200 without a checkpoint"
+    leave(RUN, one, seeds=(1,), name="depth20~3")
+    assert PLAN.state(tmp_path / "runs") == "1 of 3 seeds, 1 more at epoch 3 of 200 without a checkpoint"
+    leave(RUN, one, epochs=(0, 2), finished=False, seeds=(0, 2), name="depth20~4")
+    assert PLAN.state(tmp_path / "runs") == "1 of 3 seeds, 2 more at epoch 2 of 200"
+
+
 def test_a_run_that_was_made_shorter_and_ended_is_not_finished(leave, tmp_path):
     """Epochs can be given on top of the plan's."""
     folder = leave(RUN, one, epochs=(0, 12))
-    assert (folder.finished, PLAN.state(tmp_path / "runs")) == (12, "not run")
+    assert (folder.finished, PLAN.state(tmp_path / "runs")) == (12, "epoch 12 of 200 without a checkpoint")
     folder.checkpoints.mkdir()
     (folder.checkpoints / "last.ckpt").write_bytes(b"a checkpoint")
     assert PLAN.state(tmp_path / "runs") == "epoch 12 of 200"
