@@ -18,6 +18,7 @@ from lightning_app.runs.members import members_of
 
 PREFIXES = {"eval": "interlayer", "batch1": "interlayer_batch1"}
 NO_BLOCKS = "it has no blocks in an nn.Sequential; name modules with `blocks`"
+NO_BATCH_NORM = "bn_mode 'batch1' is about BatchNorm on single samples, and none of its blocks has one: use 'eval'"
 
 
 class InterlayerCushion(Measure):
@@ -77,6 +78,7 @@ class InterlayerCushion(Measure):
     """
 
     family = "interlayer"
+    _beside = False  # is there one in "eval" too, which says what nets have none of?
 
     def __init__(
         self,
@@ -99,6 +101,12 @@ class InterlayerCushion(Measure):
         self.half = half
 
     @override
+    def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        super().setup(trainer, pl_module, stage)
+        others = [one for one in getattr(trainer, "callbacks", []) if isinstance(one, InterlayerCushion)]
+        self._beside = any("eval" in one.bn_modes for one in others if one is not self)
+
+    @override
     def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Before anything is trained, but not in `setup`: a module may make its net in its own, which comes later."""
         if self.lenient:
@@ -116,9 +124,11 @@ class InterlayerCushion(Measure):
     def measure(self, context: MeasureContext) -> Mapping[str, Any]:
         net, images = context.net, [images for images, _ in context.samples(self.samples)]
         if not self._spans(net, "eval"):
-            if "eval" in self.bn_modes:  # of one beside it in "batch1" once is enough
+            if not self._beside:  # once is enough
                 self.warn_once(f"no interlayer cushions of '{context.name}': {NO_BLOCKS}")
             return {}
+        if "batch1" in self.bn_modes and not self._beside and not self._spans(net, "batch1"):
+            self.warn_once(f"no interlayer cushions in 'batch1' of '{context.name}': {NO_BATCH_NORM}")
         return {
             f"{PREFIXES[bn_mode]}/{name}": found
             for bn_mode in self.bn_modes

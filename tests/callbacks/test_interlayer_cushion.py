@@ -5,7 +5,8 @@ import pytest
 import torch
 
 from callbacks import InterlayerCushion
-from callbacks.interlayer_cushion import NO_BLOCKS
+from callbacks.interlayer_cushion import NO_BATCH_NORM, NO_BLOCKS
+from callbacks.notebook import measure
 from lightning_app.common.errors import UserError
 from lightning_app.measures import interlayer_cushions
 from lightning_app.modules import Arm
@@ -69,6 +70,16 @@ def test_a_net_without_blocks_is_left_alone_and_the_reason_said_once(tmp_path, c
 def test_one_sample_at_a_time_is_about_the_nets_with_a_batch_norm(tmp_path):
     _, log = run(tmp_path, {"without": arm(True), "with": full(True)}, bn_modes="batch1", probes=1)
     assert {member for member, name in log.index if name.startswith("interlayer_batch1/")} == {"with"}
+
+
+def test_why_there_is_nothing_on_one_sample_at_a_time_is_said(caplog):
+    data = torch.ones(4, 3, 32, 32), [0, 1, 2, 3]
+    assert measure(arm(True).net(), *data, [InterlayerCushion(bn_modes=["batch1"])]) == {}
+    assert f"no interlayer cushions in 'batch1' of 'net': {NO_BATCH_NORM}" in caplog.messages
+    caplog.clear()
+    linear = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3 * 32 * 32, 10))
+    assert measure(linear, *data, [InterlayerCushion(bn_modes="batch1")]) == {}
+    assert f"no interlayer cushions of 'net': {NO_BLOCKS}" in caplog.messages
 
 
 def test_mistakes_are_reported_before_training():
