@@ -118,7 +118,17 @@ def test_nets_that_were_not_trained_are_compared_before_training_and_it_says_so(
     run.append(Row(f"{arm}-seed0{seed}", 0, 0, "test/error", 0.9) for arm in arms for seed in range(3))
     (sentence,) = said(run)
     when = "Before training (the last time that all nets have it)"
-    assert sentence.startswith(f"{when} residual has a test error 0 ") and "3 pairs" in sentence
+    assert sentence.startswith(f"{when} residual has a test error as large as that of plain: they are equal (3 pairs")
+
+
+def test_equal_numbers_are_said_to_be_equal(tmp_path):
+    numbers = {"pace": 2 + NOISE[:2], "train/error": 0.5 + NOISE[:2], "hessian/top1": 50 + NOISE[:2]}
+    arms = {arm: numbers | {"hessian/unconverged": 0 * NOISE[:2]} for arm in PLAIN}
+    counted = "plain: they are equal (2 pairs, too few to test)."
+    epochs, curvature, error = said(run_of(tmp_path / "run", arms))
+    assert epochs.startswith("residual reaches training risk") and epochs.endswith(f"after as many epochs as {counted}")
+    assert curvature == f"After epoch 10 residual has a largest eigenvalue of the Hessian as large as that of {counted}"
+    assert error == f"After epoch 10 residual has a training error as large as that of {counted}"
 
 
 def test_where_there_are_validation_data_only_their_error_is_asked_for(tmp_path):
@@ -158,7 +168,7 @@ def test_all_arms_are_against_the_plain_one_else_the_first(tmp_path):
         found = said(
             run_of(tmp_path / str(len(arms)) / arms[0][:2], {arm: {"test/error": 0.3 + NOISE[:1]} for arm in arms})
         )
-        return [re.sub(r".* (\w+) has.*that of (\w+) .*", r"\1 \2", sentence) for sentence in found]
+        return [re.sub(r".* (\w+) has.*that of (\w+)\W.*", r"\1 \2", sentence) for sentence in found]
 
     assert of("wide", "deep", "flat") == ["deep wide", "flat wide"]
     assert of("broad", "plain", "residual") == ["broad plain", "residual plain"]
@@ -168,7 +178,7 @@ def test_all_arms_are_against_the_plain_one_else_the_first(tmp_path):
 def test_each_residual_arm_is_against_its_own_plain_one(tmp_path):
     arms = ("pln20", "res20", "pln32", "res32")
     run = run_of(tmp_path / "depths", {arm: {"test/error": 0.3 + NOISE[:1]} for arm in arms})
-    assert [re.search(r"(\w+) has .* of (\w+) ", s).groups() for s in said(run)] == [
+    assert [re.search(r"(\w+) has .* of (\w+)\W", s).groups() for s in said(run)] == [
         ("res20", "pln20"),
         ("res32", "pln32"),
     ]

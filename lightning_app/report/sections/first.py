@@ -53,10 +53,15 @@ class Question(NamedTuple):
     figures: tuple[str, ...]  # keys: the first of them on the page is linked
     ratio: bool = False  # a and b are logarithms
     name: str = ""  # of the number, where a net that has none has failed
+    same: str = "as large as that of"  # in place of less and more where the numbers of each pair are equal
 
     def pairs(self) -> int:
         """How many have two finite numbers."""
         return int((np.isfinite(self.a) & np.isfinite(self.b)).sum())
+
+    def is_equal(self) -> bool:
+        """Do A and B differ in no pair?"""
+        return bool(np.array_equal(self.a, self.b, equal_nan=True))
 
 
 def section(page: PageData, anchors: Collection[str]) -> Section:
@@ -150,7 +155,7 @@ def _epochs(sides: Sides) -> Question | None:
     at = np.array([level])
     a, b = (np.array([first_reached(c.index.to_numpy(), c.to_numpy(), at)[0] for c in side]) for side in curves)
     words = "", f"reaches training risk {level:g} after", "fewer epochs than", "more epochs than"
-    return Question(*words, a, b, (f"learning-{risk.replace('/', '-')}",))
+    return Question(*words, a, b, (f"learning-{risk.replace('/', '-')}",), same="as many epochs as")
 
 
 def _at_risk(sides: Sides, unseen: HeldOut, figures: tuple[str, ...]) -> Question | None:
@@ -195,10 +200,12 @@ def _sentence(a: str, b: str, question: Question, alpha: float) -> str:
     less = found.difference < 0
     if any(found.diverged) and found.verdict in (Verdict.BETTER, Verdict.WORSE):  # which those decide
         less = found.verdict is Verdict.BETTER
-    word = question.less if less else question.more
+    how = f"{effect} {question.less if less else question.more} {b}"
+    if question.is_equal():  # in the words of `fit`
+        how = f"{question.same} {b}: they are equal"
     pairs = plural(found.pairs, "pair")
     pairs += f"; {plural(sum(found.diverged), 'net')} diverged, which counts as worst" * any(found.diverged)
     pairs += f", {found.left_out} more left out: {UNKNOWN}" * (found.left_out > 0)
     verdict = {Verdict.EQUIVALENT: f"; equivalent within {100 * WITHIN:.0f} %", Verdict.UNRESOLVED: "; unresolved"}
     said = verdict.get(found.verdict, "") if tested else ", too few to test"
-    return f"{question.when} {a} {question.does} {effect} {word} {b} ({pairs}{said}).".lstrip()
+    return f"{question.when} {a} {question.does} {how} ({pairs}{said}).".lstrip()
