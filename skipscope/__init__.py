@@ -4,6 +4,7 @@ The page docs/api.md says which of them are stable. To import this package impor
 """
 
 import os
+import signal
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -105,6 +106,13 @@ def _remedy(name: str, found: Path | None) -> str:
 
 def main() -> int:
     """The command ``skipscope``; returns the exit code, 2 where another package stands in the place of one of ours."""
+    try:
+        return _main()
+    except KeyboardInterrupt:  # while the program is imported; later each command says what it leaves
+        return 128 + signal.SIGINT
+
+
+def _main() -> int:
     try:
         check()
     except ImportError as error:

@@ -138,6 +138,35 @@ def test_a_signal_before_anything_is_imported_is_answered(tmp_path):
     assert code == 138 and "stopped by SIGUSR1" in said
 
 
+INTERRUPTED = """
+import signal, sys
+_, module, times, *words = sys.argv
+
+class Interrupting:
+    @staticmethod
+    def find_spec(name, *_):
+        if name == module:
+            for _ in range(int(times)):
+                signal.raise_signal(signal.SIGINT)
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have had it ignored
+sys.meta_path.insert(0, Interrupting)
+sys.argv = ["main.py", *words]
+from skipscope import main
+sys.exit(main())
+"""
+
+
+@pytest.mark.parametrize(
+    ("module", "times", "command"), [("lightning_app.cli", 1, "report"), ("torch._utils", 2, "fit")]
+)
+def test_ctrl_c_while_the_program_is_imported_ends_it_without_a_traceback(module, times, command):
+    """The first one during `fit`'s imports waits for their end, the second does not."""
+    call = [sys.executable, "-c", INTERRUPTED, module, str(times), command]
+    done = subprocess.run(call, cwd=Path(MAIN).parent, capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
 REPLACED = """
 import os, signal, sys
 from matplotlib import _path, path
