@@ -7,7 +7,7 @@ import re
 import shlex
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -144,6 +144,23 @@ def claim_measured(out: str | None, folders: RunFolders, checkpoint: str | None,
     except OSError as error:
         raise UserError(f"cannot make the folder {folder.path}: {error.strerror}. Choose another --out.") from error
     return folder
+
+
+def check_names(words: Sequence[str], out: str | None, checkpoint: str | None) -> None:
+    """A measurement is no run of a group: `run.group` and `run.name` are of the run that ``--ckpt_path last`` takes.
+
+    In a configuration, which serves `fit` too, they may stand; so they may beside ``--out``, which says where the results go.
+
+    Raises:
+        UserError: where an option on the command line would have no effect.
+    """
+    if out is not None or checkpoint == "last":
+        return
+    if unused := [name for word in words if (name := word.partition("=")[0]) in ("--run.group", "--run.name")]:
+        raise UserError(
+            f"{unused[0]} of measure names the run that --ckpt_path last takes, got {checkpoint or 'no --ckpt_path'}: "
+            "leave it out. The folder of the results is --out DIR."
+        )
 
 
 def _name_of(checkpoint: str | None, model: Namespace) -> str:

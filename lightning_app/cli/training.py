@@ -30,6 +30,7 @@ from lightning_app.cli.run_folders import (
     Ours,
     RunFolders,
     SaveRunConfig,
+    check_names,
     claim_measured,
     discard_if_unused,
     is_unused,
@@ -68,6 +69,10 @@ HELP = {  # of Lightning's options that do something else here; hidden ones woul
     "trainer.limit_test_batches": "how much of the test data `test` evaluates on, per device: a fraction or a number of batches.",
     "verbose": "no effect: the results are always printed.",
     "weights_only": "no effect: of a checkpoint nothing but tensors and plain values is ever loaded.",
+}
+HELP_OF_LOOKING = {  # of commands that train nothing
+    "run.group": "group of the run that `--ckpt_path last` takes.",
+    "run.name": "name of the run that `--ckpt_path last` takes.",
 }
 
 
@@ -131,7 +136,7 @@ class TrainingCLI(LightningCLI):
         self.answer = answer  # what came out, for --json
         self._held = held  # until the command ends
         self.from_run = from_run  # are net and data those of a run folder, whose files may be a stranger's?
-        self.command = kwargs["args"][0]
+        self.command, *self._words = kwargs["args"]
         self._ours: Ours | None = None  # is it one that SLURM has started before?
         self._stopper = Stopper()
         super().__init__(*args, **kwargs)
@@ -149,8 +154,9 @@ class TrainingCLI(LightningCLI):
         parser = super()._prepare_subcommand_parser(klass, subcommand, **kwargs)
         # The others know it because a run's own configuration has it.
         parser.add_argument("--strict", action="store_true", help=STRICT)
+        of_looking = {} if subcommand == "fit" else HELP_OF_LOOKING
         for action in parser._actions:
-            action.help = HELP.get(action.dest, action.help)
+            action.help = of_looking.get(action.dest, HELP.get(action.dest, action.help))
         # Lightning's docstrings begin with lines that end within a sentence.
         for group in (parser.groups or {}).values():
             group.title = (group.title or "").partition(". ")[0]
@@ -229,6 +235,8 @@ class TrainingCLI(LightningCLI):
                     f"trainer.{least} holds off what stops training early, and trainer.{most} ends it all the same: expected "
                     f"trainer.{least} of at most {high}, got {low}. Raise trainer.{most}."
                 )
+        if self.subcommand == "measure":
+            check_names(self._words, self._get(self.config, "out"), path)
         self._leave_out_what_is_missing()
         if self.from_run:
             check_allowed({key: self._get(self.config, key) for key in FROM_RUN})

@@ -14,6 +14,7 @@ from torch import nn
 
 from lightning_app.cli import training
 from lightning_app.cli.parser import prescan
+from lightning_app.cli.run_folders import check_names
 from lightning_app.cli.trainer import Trainer
 from lightning_app.common.errors import UserError
 from lightning_app.modules import Arm
@@ -185,6 +186,12 @@ def test_what_cannot_be_measured_is_listed_with_the_reason(tmp_path):
             "there is no option 'model.net.classes'",
             0,
         ),
+        (
+            ("--model.net", "SimplifiedNet", "--run.name=m1"),
+            "run.name of measure names the run that --ckpt_path last takes, got no --ckpt_path: leave it out. The folder of "
+            "the results is --out DIR.",
+            0,
+        ),
     ],
 )
 def test_mistakes_are_error_messages(tmp_path, monkeypatch, capsys, words, message, taken):
@@ -194,6 +201,15 @@ def test_mistakes_are_error_messages(tmp_path, monkeypatch, capsys, words, messa
     assert message in refused("measure", *words, *FEW, capsys=capsys, monkeypatch=monkeypatch)
     assert not list(tmp_path.rglob("log.csv"))
     assert [lock.closed for lock in locks] == [True] * taken
+
+
+def test_the_run_s_options_stand_where_they_have_an_effect_or_out_says_where_the_results_go():
+    words = ["--data", "Digits", "--run.group", "digits", "--run.name", "pair"]
+    check_names(words, None, "last")
+    check_names(words, "here", None)
+    check_names(["--run.root", "elsewhere"], None, None)
+    with pytest.raises(UserError, match=r"--run.group of measure .* got runs/a.ckpt: leave it out"):
+        check_names(words, None, "runs/a.ckpt")
 
 
 def test_a_checkpoint_brings_its_runs_net_and_data(tmp_path):
