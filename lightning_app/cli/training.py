@@ -3,6 +3,7 @@
 import logging
 import os
 import re
+import shutil
 import sys
 import warnings
 from contextlib import ExitStack, suppress
@@ -61,6 +62,7 @@ UNFIT = {  # Lightning's callbacks, and what to do instead
     "EMAWeightAveraging": "model.ema_decay averages the weights of each net.",
 }
 OF_NO_BATCH = ("max_epochs", "max_steps", "limit_train_batches")  # with 0 nothing is trained
+OF_MEASURING = ("cost/", "failed/", "time/")  # beginnings of numbers that are no results
 STRICT = "Stop if a measure or a logger fails, instead of warning and going on without it."
 HELP = {  # of Lightning's options that do something else here; hidden ones would be missing in a run's configuration
     "ckpt_path": "a checkpoint file, or `last`: last.ckpt of the newest run in run.root/run.group/run.name. Without one the nets "
@@ -434,9 +436,19 @@ class TrainingCLI(LightningCLI):
     def after_measure(self) -> None:
         """The numbers, what could not be measured, and where the page is."""
         if self.trainer.is_global_zero:
+            self._check_measured()
             self.folder.finish(self.trainer.current_epoch)
             print_measured(self.folder)
             self._write_page()
+
+    def _check_measured(self) -> None:
+        """Raise what could not be measured where that is everything: there is nothing to show, and nothing to keep."""
+        names = self.folder.log()["name"] if self.folder.has_log else []
+        if any(not name.startswith(OF_MEASURING) for name in names):
+            return
+        why = self.folder.notes() or ["trainer.callbacks has no measure."]
+        shutil.rmtree(self.folder.path)
+        raise UserError(f"nothing could be measured: {'; '.join(why)}")
 
     def after_fit(self) -> None:
         """Say what came out and where it is."""

@@ -29,6 +29,7 @@ SPECTRUM = {
     "class_path": "HessianSpectrum",
     "init_args": {"samples": 8, "steps": 4, "probe_steps": 4, "k": 1, "exact": 0},
 }
+SMALL = ("--model.net", "SimplifiedNet", "--model.net.depth", "5", "--model.net.width", "4", "--trainer.callbacks")
 NAMES = ("TrainingMetrics", "WeightMass", "LayerCushion", "BnLambda")
 LIGHT = {"trainer": {"callbacks": [{"class_path": name} for name in NAMES]}}
 NOISE = {"class_path": "NoiseStability", "init_args": {"samples": 4, "draws": 1, "strengths": [0.1]}}
@@ -192,6 +193,17 @@ def test_what_cannot_be_measured_is_listed_with_the_reason(tmp_path):
             "the results is --out DIR.",
             0,
         ),
+        (
+            (*SMALL, "[{class_path: InterlayerCushion, init_args: {blocks: [block77]}}]"),
+            "nothing could be measured: InterlayerCushion cannot measure 'net': there is no block 'block77' in this net.",
+            1,
+        ),
+        (
+            (*SMALL, "[{class_path: InterlayerCushion, init_args: {bn_modes: batch1}}]"),
+            "none of its blocks has one",
+            1,
+        ),
+        ((*SMALL, "[]"), "nothing could be measured: trainer.callbacks has no measure.", 1),
     ],
 )
 def test_mistakes_are_error_messages(tmp_path, monkeypatch, capsys, words, message, taken):
