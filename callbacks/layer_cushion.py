@@ -1,8 +1,7 @@
 """Noise stability, layer by layer: `lightning_app.measures.noise_stability.cushions` on the probe samples after epochs."""
 
 import math
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import pytorch_lightning as pl
@@ -12,7 +11,7 @@ from callbacks.context import MeasureContext
 from callbacks.log import folders_of
 from callbacks.measure import Measure
 from lightning_app.measures import cushions, probe_forward
-from lightning_app.networks import Surveyed, measurable, survey
+from lightning_app.networks import Surveyed, by_reason, measurable, survey
 from lightning_app.runs import LayerRow
 
 
@@ -96,8 +95,8 @@ class LayerCushion(Measure):
     @override
     def measure(self, context: MeasureContext) -> Mapping[str, Any]:
         surveyed = self._surveyed[context.name] = survey(context.net, context.example())
-        for message in _without(surveyed):
-            self.warn_once(message)
+        for reason, paths in by_reason(surveyed).items():
+            self.warn_once(f"no cushion of {paths}: {reason}")
         layers = measurable(surveyed)
         probe = probe_forward(context.net, layers, context.batches(), self.compile, context.loss)
         by_layer = {f"cushion/{name}": cushion for name, cushion in cushions(layers, probe.layers).items()}
@@ -115,12 +114,3 @@ class LayerCushion(Measure):
         for folder in folders_of(trainer):
             folder.save_layers(rows)
         self._layers_written = True
-
-
-def _without(surveyed: Sequence[Surveyed]) -> list[str]:
-    """The layers without cushions by their reason."""
-    paths = defaultdict(list)
-    for found in surveyed:
-        if found.reason:
-            paths[found.reason].append(found.path or "the net itself")
-    return [f"no cushion of {', '.join(of_reason)}: {reason}" for reason, of_reason in paths.items()]

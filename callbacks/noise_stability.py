@@ -1,9 +1,10 @@
 """Noise stability beyond the layer cushions: noise put into weights, the profile of Arora et al. (2018), their bound."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
+from torch import nn
 from typing_extensions import override
 
 from callbacks.context import MeasureContext
@@ -12,6 +13,7 @@ from lightning_app.common.errors import UserError, at_least
 from lightning_app.common.numbers import plural
 from lightning_app.measures import (
     STRENGTHS,
+    NoiseBound,
     NoiseResponses,
     contraction,
     cushions,
@@ -21,8 +23,10 @@ from lightning_app.measures import (
     probe_forward,
     smoothness,
 )
+from lightning_app.measures.core.hooks import widened
 from lightning_app.measures.core.losses import are_classes, rows_of
-from lightning_app.networks import Surveyed, layers_of, measurable, survey
+from lightning_app.measures.noise_stability.minimal_cushions import MinimalCushions
+from lightning_app.networks import NEVER_CALLED, by_reason, layers_of, measurable, survey
 
 
 class NoiseStability(Measure):
@@ -67,8 +71,10 @@ class NoiseStability(Measure):
         * Risk and error are cross-entropy's, whatever the loss trained with.
         * Blocks that take or return something else than one tensor with one row per sample are no cuts. ReLUs of other rows
           (windows, tables) are passed over; ``noise/contraction/skipped`` counts them.
-        * The bound needs the cushion of every layer, and is NaN where one has none (circular padding). Weights that are no
-          layers, such as embeddings, are no part of it. Labels that are no classes have no bound.
+        * The bound needs the cushion of every layer that the net calls, and is NaN where one has none: with circular padding,
+          windows, or weights that a class of its own standardises. Loose parameters and embeddings of positions are no part
+          of it. Labels that are no classes have no bound.
+        * A net in half precision is perturbed in float32, as its own format rounds small noise away, unless ``forward`` casts.
         * The bound's order between plain and residual nets differs between seeds and readings of the cushion.
 
     Source:
@@ -117,7 +123,9 @@ class NoiseStability(Measure):
         if not layers_of(net):
             self.warn_once(f"NoiseStability: there is no noise in '{context.name}', which has no layers with weights.")
             return {}
-        injected = noise_injection(net, few, self.strengths, draws=self.draws, seed=self.seed, loss=context.loss)
+        wide, inputs = widened(net, [images for images, _ in few])
+        few = [(images, labels) for images, (_, labels) in zip(inputs, few)]
+        injected = noise_injection(wide, few, self.strengths, draws=self.draws, seed=self.seed, loss=context.loss)
         results: dict[str, Any] = {"noise/contraction": contraction(net, context.batches())}
         for scale, responses in injected.items():
             results |= _flatten("noise" if scale == "relative" else f"noise_{scale}", responses)
@@ -127,30 +135,34 @@ class NoiseStability(Measure):
                     "relative change exists: left out of all responses.",
                     about=f"dead {context.name}",
                 )
-        interlayer = minimal_cushions(net, few, self.tangents, self.seed)
+        interlayer = minimal_cushions(wide, few, self.tangents, self.seed)
         if len(interlayer.minimal) > 1:  # not the output alone: there are blocks
-            results["noise/smoothness"] = smoothness(net, few, seed=self.seed)
-            batches = list(context.batches())
-            outputs = [(net(images), labels) for images, labels in batches]
-            if not all(are_classes(*each, context.loss) for each in outputs):  # the bound is about classes
-                return results
-            surveyed = survey(net, context.example())
-            self._warn_of_missing(context.name, surveyed, interlayer.cut_after)
-            layers = measurable(surveyed)
-            of_layers = cushions(layers, probe_forward(net, layers, batches, loss=context.loss).layers)
-            logits, labels = map(torch.cat, zip(*(rows_of(*each, context.loss) for each in outputs)))
-            contracted = results["noise/contraction"].maximum
-            results["noise/bound"] = noise_bound(of_layers, interlayer, contracted, logits, labels)
+            results["noise/smoothness"] = smoothness(wide, few, seed=self.seed)
+            bound = self._bound(context, interlayer, results["noise/contraction"].maximum)
+            results |= {} if bound is None else {"noise/bound": bound}
         return results
 
-    def _warn_of_missing(self, name: str, surveyed: Sequence[Surveyed], called: Collection[str]) -> None:
-        """The bound is a sum over all layers: without the cushion of one there is none."""
-        for found in surveyed:
-            if found.reason and found.layer and found.layer.name in called:
-                self.warn_once(
-                    f"NoiseStability: the bound of '{name}' needs the cushion of each layer and is NaN: "
-                    f"{found.path or 'the net'} has none, because {found.reason}."
-                )
+    def _bound(self, context: MeasureContext, interlayer: MinimalCushions, contracted: float) -> NoiseBound | None:
+        """None where labels are no classes, which the bound is about."""
+        net, batches, terms = context.net, list(context.batches()), []
+        for images, labels in batches:
+            outputs = net(images)
+            if not are_classes(outputs, labels, context.loss):
+                return None
+            terms.append(rows_of(outputs, labels, context.loss))
+        surveyed = survey(net, context.example())
+        missing = {  # embeddings of positions are as biases, which are no part of the bound
+            each.layer.name: each
+            for each in surveyed
+            if each.layer and each.reason not in ("", NEVER_CALLED) and not isinstance(each.layer.module, nn.Embedding)
+        }
+        for reason, paths in by_reason(missing.values()).items():
+            self.warn_once(f"NoiseStability: the bound is NaN without the cushions of {paths}: {reason}")
+        layers = measurable(surveyed)
+        found = cushions(layers, probe_forward(net, layers, batches, loss=context.loss).layers)
+        by_layer = {name: found.get(name) for name in sorted({*found, *missing})}
+        logits, labels = map(torch.cat, zip(*terms))
+        return noise_bound(by_layer, interlayer, contracted, logits, labels)
 
 
 def _flatten(prefix: str, responses: NoiseResponses) -> dict[str, Any]:

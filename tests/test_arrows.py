@@ -133,6 +133,8 @@ DESCRIPTIONS = {
     "blocks_of",
     "span_of",
     "Surveyed",
+    "by_reason",
+    "NEVER_CALLED",
     "measurable",
     "survey",
 }

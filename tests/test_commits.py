@@ -13,8 +13,9 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 ABOUT = ROOT / "docs" / "results" / "README.md"
 NAME = re.compile(
-    r"(?<![\w.])(?=\d*[a-f])[0-9a-f]{7,12}\+?(?![\w.])"
-)  # of a commit; a number without letters is a number
+    r"(?<![\w.])(?=\d*[a-f])[0-9a-f]{7,40}\+?(?!\w|\.\w)"
+)  # of a commit; without letters it may be a number
+IN_TEXT = re.compile(r"\bcommit `?([0-9a-f]{7,40})", re.IGNORECASE)
 FOLDERS = ("results", "docs/results")
 
 
@@ -25,6 +26,8 @@ def _git(*words: str) -> str:
 @cache
 def history() -> frozenset[str]:
     try:
+        if Path(_git("rev-parse", "--show-toplevel").strip()).resolve() != ROOT:
+            pytest.skip("no checkout of its own")
         whole = _git("rev-parse", "--is-shallow-repository").strip() == "false"
     except (OSError, subprocess.CalledProcessError):
         pytest.skip("no checkout of git")
@@ -60,6 +63,9 @@ def named() -> dict[str, set[str]]:
     for row in ABOUT.read_text(encoding="utf-8").splitlines():
         for name in NAME.findall(row.rsplit("|", 2)[1]) if row.startswith("|") else ():
             found.setdefault(name.removesuffix("+"), set()).add(str(ABOUT.relative_to(ROOT)))
+    for page in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))):
+        for name in IN_TEXT.findall(page.read_text(encoding="utf-8")):
+            found.setdefault(name, set()).add(str(page.relative_to(ROOT)))
     return found
 
 

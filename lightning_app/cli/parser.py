@@ -130,6 +130,16 @@ class Parser(LightningArgumentParser):
         return self._read.clone()
 
     @override
+    def set_defaults(self, *args: Any, **options: Any) -> None:
+        self._read = None
+        super().set_defaults(*args, **options)
+
+    @override
+    def add_argument(self, *args: Any, **options: Any) -> Any:
+        self._read = None
+        return super().add_argument(*args, **options)
+
+    @override
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
         problem, hint = self._explain(message, ex)
         print(f"error: {problem}\n       {hint}", file=sys.stderr)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from lightning_app.networks.residual_mlp import ResidualMLP
     from lightning_app.networks.shortcut import ShortcutNet, draw
     from lightning_app.networks.simplified import SimplifiedNet
-    from lightning_app.networks.tracing import Surveyed, measurable, survey
+    from lightning_app.networks.tracing import NEVER_CALLED, Surveyed, by_reason, measurable, survey
     from lightning_app.networks.transformers import GPT, ViT
 
 __getattr__ = lazy(__name__)

@@ -6,7 +6,7 @@ it is named with its reason, never left out in silence.
 """
 
 from collections import defaultdict
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -90,9 +90,19 @@ def _weight_of(module: nn.Module) -> Any:
     return weight if isinstance(weight, Tensor) and weight.ndim > 1 else None
 
 
+NEVER_CALLED = "the net never calls it: it is unused, or the net uses its weight directly"
 LOOSE = "a parameter that no layer holds as its weight: how the net uses it is not known"
 NO_TENSOR, OTHER_MAP = -1, -2  # in place of a number of rows
 NO_MAP = "cushions are defined for convolutions, linear layers, embeddings and attention, this is a {}"
+
+
+def by_reason(surveyed: Iterable[Surveyed]) -> dict[str, str]:
+    """The paths of those without cushions, by their reason."""
+    paths = defaultdict(list)
+    for found in surveyed:
+        if found.reason:
+            paths[found.reason].append(found.path or "the net itself")
+    return {reason: ", ".join(dict.fromkeys(of_reason)) for reason, of_reason in paths.items()}
 
 
 def measurable(surveyed: tuple[Surveyed, ...]) -> tuple[Layer, ...]:
@@ -104,7 +114,7 @@ def measurable(surveyed: tuple[Surveyed, ...]) -> tuple[Layer, ...]:
 def _reason(layer: Layer, calls: list[int], samples: int) -> str:
     """Why it has no cushion; ``calls``: of each call, the rows of its input."""
     if not calls:
-        return "the net never calls it: it is unused, or the net uses its weight directly"
+        return NEVER_CALLED
     if NO_TENSOR in calls:  # embeddings of positions that are given a shape
         return "its input is not a tensor"
     if OTHER_MAP in calls:

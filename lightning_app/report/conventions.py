@@ -47,11 +47,12 @@ class Convention:
     def of(self, *values: float) -> float:
         """The quantity, given the keys' values.
 
-        >>> Convention("a", "10^bound", "").of(2.0), Convention("a", "test - train", "").of(3.0, 1.0)
-        (100.0, 2.0)
+        >>> bound = Convention("a", "10^bound", "")
+        >>> bound.of(2.0), bound.of(math.nan), Convention("a", "test - train", "").of(3.0, 1.0)
+        (100.0, nan, 2.0)
         """
         if self.value.startswith("10^"):
-            return 10.0 ** values[0] if values[0] < sys.float_info.max_10_exp else math.inf
+            return math.inf if values[0] >= sys.float_info.max_10_exp else 10.0 ** values[0]
         return operator.sub(*values) if len(values) == 2 else values[0]
 
 

@@ -6,6 +6,7 @@ from dataclasses import asdict
 
 import pytest
 import torch
+from torch import nn
 
 from callbacks import NoiseStability
 from callbacks.context import MeasureContext
@@ -19,6 +20,7 @@ from lightning_app.measures import (
     probe_forward,
     smoothness,
 )
+from lightning_app.measures.core.hooks import widened
 from lightning_app.modules import Arm
 from lightning_app.networks import SimplifiedNet, layers_of, measurable, survey
 from lightning_app.runs import RunFolder
@@ -85,13 +87,56 @@ def test_its_numbers_are_the_measures_own():
 
 
 def test_the_bound_needs_the_cushion_of_every_layer(caplog):
+    nets = [arm(True).net() for _ in range(2)]
+    for net in nets:
+        for layer in layers_of(net)[2:4]:
+            layer.module.padding_mode = "circular"
+    measure = NoiseStability(samples=4, draws=1)
+    for net in nets:
+        bound = measure.evaluate(context(net, probe_size=20))["noise/bound"]
+        assert math.isnan(bound.log10) and math.isnan(bound.sum) and bound.margin > 0
+        assert (
+            bound.cushions.isnan().tolist() == [False, False, True, True, False] and not bound.interlayer.isnan().any()
+        )
+        assert bound.depth == len(layers_of(net)) == 5
+    said = [record.message for record in caplog.records if "the bound is NaN without" in record.message]
+    assert len(said) == 1 and "pads by 'circular'" in said[0]  # of both layers of both nets once
+
+
+def test_a_layer_that_is_never_called_is_no_part_of_the_bound():
     net = arm(True).net()
-    layers_of(net)[2].module.padding_mode = "circular"
-    found = NoiseStability(samples=4, draws=1).evaluate(context(net, probe_size=20))
-    bound = found["noise/bound"]
-    assert math.isnan(bound.log10) and math.isnan(bound.sum) and bound.margin > 0
-    assert bound.depth == len(layers_of(net)) and int(bound.cushions.isnan().sum()) == 1
-    assert "needs the cushion of each layer and is NaN" in caplog.text and "pads by 'circular'" in caplog.text
+    of_net = context(net, probe_size=20)
+    expected = NoiseStability(samples=4, draws=1).evaluate(of_net)["noise/bound"]
+    net.unused = nn.Linear(net.fc.in_features, net.fc.out_features)
+    net.unused.weight = net.fc.weight
+    found = NoiseStability(samples=4, draws=1).evaluate(of_net)["noise/bound"]
+    assert found.log10 == expected.log10 and found.depth == expected.depth
+
+
+def test_embeddings_of_positions_are_as_biases():
+    class Blocks(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.tokens, self.positions = nn.Embedding(7, 6), nn.Embedding(5, 6)
+            self.blocks = nn.Sequential(*(Residual(6) for _ in range(3)))
+            self.head = nn.Linear(6, 3)
+
+        def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+            return self.head(self.blocks(self.tokens(tokens) + self.positions(torch.arange(5))).mean(1))
+
+    torch.manual_seed(0)
+    batch = torch.randint(7, (9, 5)), torch.arange(9) % 3
+    bound = NoiseStability(samples=4, draws=1).evaluate(MeasureContext(Blocks().eval(), [batch]))["noise/bound"]
+    assert math.isfinite(bound.log10) and bound.depth == 5
+
+
+class Residual(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.inner = nn.Linear(width, width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.inner(x).relu()
 
 
 LABELS = {  # that are no classes of three outputs
@@ -120,7 +165,27 @@ def test_noise_in_a_net_of_half_precision_is_added_in_float32(dtype):
     images, labels = torch.randn(8, 3, 8, 8).to(dtype), torch.arange(8) % 3
     found = NoiseStability(draws=1).evaluate(MeasureContext(net, [(images, labels)]))
     wide = NoiseStability(draws=1).evaluate(MeasureContext(copy.deepcopy(net).float(), [(images.float(), labels)]))
-    assert next(net.parameters()).dtype == dtype
+    assert net.fc.weight.dtype == dtype
     for name in ("response_0.01", "response_0.1", "risk_0.01"):
         assert found[f"noise/{name}"] == pytest.approx(wide[f"noise/{name}"], rel=1e-6), name
     assert found["noise/smoothness"].rho == wide["noise/smoothness"].rho
+
+
+def test_only_what_is_in_half_precision_is_widened():
+    net = nn.Sequential(nn.Linear(2, 2).bfloat16(), nn.BatchNorm1d(2).bfloat16(), nn.Linear(2, 2).float())
+    net[0].register_parameter("temperature", nn.Parameter(torch.ones((), dtype=torch.float64)))
+    copied, (inputs,) = widened(net.eval(), [torch.ones(3, 2, dtype=torch.bfloat16)])
+    kept = {name: each.dtype for name, each in copied.state_dict().items() if each.dtype != torch.float32}
+    assert kept == {"0.temperature": torch.float64, "1.num_batches_tracked": torch.int64}
+    assert inputs.dtype == torch.float32 and net[0].weight.dtype == torch.bfloat16
+    assert widened(copied, [inputs])[0] is copied  # nothing to widen
+
+
+def test_a_net_that_casts_to_half_precision_itself_is_measured_as_it_is():
+    class Casting(SimplifiedNet):
+        def forward(self, images: torch.Tensor) -> torch.Tensor:
+            return super().forward(images.bfloat16())
+
+    net = Casting(8, residual=True, width=4, num_classes=3).bfloat16().eval()
+    found = NoiseStability(draws=1).evaluate(MeasureContext(net, [(torch.randn(8, 3, 8, 8), torch.arange(8) % 3)]))
+    assert found["noise/response_0.1"] > 0 and found["noise/bound"].depth == 8

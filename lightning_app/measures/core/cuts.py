@@ -30,8 +30,6 @@ from lightning_app.measures.core.hooks import (
     check_evaluating,
     hooked,
     nearly_same,
-    wide,
-    widened,
     with_plain_weights,
 )
 from lightning_app.networks.blocks import blocks_of
@@ -59,9 +57,9 @@ class CutNet:
     @torch.no_grad()
     def __init__(self, net: nn.Module, images: Tensor) -> None:
         check_evaluating(net, "a cut")
-        self._net = with_plain_weights(widened(net))
-        self._images = wide(images)
-        clean = _ForwardPass(self._net)(self._images)
+        self._net = with_plain_weights(net)
+        self._images = images
+        clean = _ForwardPass(self._net)(images)
         self._cuts = [at for at in range(len(clean.signals) - 1) if self._is_cut(at, clean.signals)]
         self.signals = [clean.signals[at] for at in (*self._cuts, -1)]
         self.positions = [clean.positions[at] for at in (*self._cuts, -1)]

@@ -17,7 +17,7 @@ from torch.nn.modules.dropout import _DropoutNd
 from torch.nn.utils.parametrize import is_parametrized
 from torch.overrides import TorchFunctionMode
 
-from lightning_app.common.calls import sample_tensors
+from lightning_app.common.calls import call, sample_tensors
 from lightning_app.common.errors import UserError
 from lightning_app.common.isolation import tensors_in, unwrapped
 
@@ -90,16 +90,24 @@ def own_copy(net: nn.Module) -> nn.Module:
     return _copy(net, ())
 
 
-def widened(net: nn.Module) -> nn.Module:
-    """Of a net in half precision, which rounds small changes away, a copy in float32; any other as it is."""
-    first = next(net.parameters(), None)
-    return own_copy(net).float() if first is not None and first.dtype in _HALF else net
+@torch.no_grad()
+def widened(net: nn.Module, samples: Sequence[Any]) -> tuple[nn.Module, list[Any]]:
+    """Of a net with weights in half precision, which rounds small changes away, a copy in float32, and batches of samples for it.
 
-
-def wide(inputs: Any) -> Any:
-    """Inputs of a `widened` net."""
-    half = any(each.dtype in _HALF for each in sample_tensors(inputs))
-    return inputs.to(dtype=torch.float32) if half else inputs
+    Any other net as it is, and one whose ``forward`` casts to half precision itself.
+    """
+    if not any(weights.dtype in _HALF for weights in net.parameters()) or not samples:
+        return net, [*samples]
+    copied = own_copy(net)
+    for values in (*copied.parameters(), *copied.buffers()):
+        values.data = values.data.float() if values.dtype in _HALF else values.data
+    half = [any(each.dtype in _HALF for each in sample_tensors(inputs)) for inputs in samples]
+    wide = [inputs.to(dtype=torch.float32) if each else inputs for inputs, each in zip(samples, half)]
+    try:
+        call(copied, wide[0])
+    except RuntimeError:
+        return net, [*samples]
+    return copied, wide
 
 
 def _copy(net: nn.Module, shared: Iterable[Tensor]) -> nn.Module:

@@ -297,6 +297,7 @@ def _of_tokens(labels: Tensor) -> bool:
 
 def _aligned(outputs: Tensor, labels: Tensor, loss: Loss) -> tuple[Tensor, Tensor]:
     """Each output beside the label that it is compared with, classes second."""
+    labels = labels.long() if labels.dtype == torch.bool else labels
     if (shift := _shift(loss)) and _of_tokens(labels):
         outputs, labels = outputs[:, :-shift], labels[:, shift:]
     return classes_second(outputs, labels, loss), labels

@@ -55,7 +55,7 @@ class NoiseBound:
 
 
 def noise_bound(
-    cushions: Mapping[str, CushionStatistics],
+    cushions: Mapping[str, CushionStatistics | None],
     interlayer: MinimalCushions,
     contraction: float,
     logits: Tensor,
@@ -63,28 +63,28 @@ def noise_bound(
 ) -> NoiseBound:
     """Put the factors together: cushions by layer over S, c, and the logits f(x), (m, classes), and labels, (m,), of S.
 
-    mu_{i->}, being expensive, may be the minimum over some of the samples only. gamma is the `QUANTILE` of the margins of the
-    samples that are classified right: positive from the start, and for a net without errors the usual quantile of all margins.
-    Scaling the logits scales output and margin alike and leaves the logarithms as they are.
+    Where a layer has no cushion (None) there is no bound. mu_{i->}, being expensive, may be the minimum over some of the
+    samples only. gamma is the `QUANTILE` of the margins of the samples that are classified right: positive from the start,
+    and for a net without errors the usual quantile of all margins. Scaling the logits scales output and margin alike and
+    leaves the logarithms as they are.
     """
     over_samples = margins(logits, labels)
     right = over_samples[over_samples > 0]
     gamma = float(right.quantile(QUANTILE)) if len(right) else math.nan
-    called = interlayer.cut_after
-    names = [*(name for name in cushions if name in called), *(name for name in called if name not in cushions)]
-    behind = interlayer.minimal[[called[name] for name in names]]
+    by_layer = {name: found for name, found in cushions.items() if name in interlayer.cut_after}
+    behind = interlayer.minimal[[interlayer.cut_after[name] for name in by_layer]]
     output = float(sample_norms(logits).max())
-    common = contraction**2 * len(names) ** 2 * output**2 / (gamma**2 * len(labels))
+    common = contraction**2 * len(by_layer) ** 2 * output**2 / (gamma**2 * len(labels))
     found: dict[str, Any] = {}
     for reading in ("", "_transferred", "_branch"):
-        least = [_minimum(cushions[name], reading) if name in cushions else math.nan for name in names]
+        least = [_minimum(found, reading) for found in by_layer.values()]
         mu = torch.tensor(least, dtype=torch.float64)
         total = float((mu * behind).pow(-2).sum())
         log10 = math.log10(common * total) if common * total > 0 else math.nan
         found |= {f"cushions{reading}": mu, f"sum{reading}": total, f"log10{reading}": log10}
     return NoiseBound(
         contraction=contraction,
-        depth=len(names),
+        depth=len(by_layer),
         output=output,
         margin=gamma,
         count=len(labels),
@@ -104,8 +104,10 @@ def margins(logits: Tensor, labels: Tensor) -> Tensor:
     return (logits.gather(1, place) - logits.scatter(1, place, -math.inf).amax(1, keepdim=True))[:, 0]
 
 
-def _minimum(found: CushionStatistics, reading: str) -> float:
-    """Over the samples that are not dead; NaN if others are NaN too."""
-    samples, dead = getattr(found, f"samples{reading}"), found.dead
+def _minimum(found: CushionStatistics | None, reading: str) -> float:
+    """Over the samples that are not dead; NaN if others are NaN too, or there are none."""
+    if found is None:
+        return math.nan
+    samples = getattr(found, f"samples{reading}")
     there = samples[~samples.isnan()].double()
-    return float(there.min()) if len(there) and len(there) + dead == len(samples) else math.nan
+    return float(there.min()) if len(there) and len(there) + found.dead == len(samples) else math.nan

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from lightning_app.common.errors import UserError
 from lightning_app.measures.core.cuts import CutNet
-from lightning_app.measures.core.hooks import sample_norms, widened
+from lightning_app.measures.core.hooks import sample_norms
 from lightning_app.measures.core.losses import Loss, cross_entropy, of_samples, terms_of
 from lightning_app.networks.layers import Layer, each_once, layers_of
 
@@ -78,7 +78,6 @@ def noise_injection(
     Cost: S draws forward passes for each layer and each *different* norm, at half price where a net has blocks, since
     what lies before the layer is not computed again.
     """
-    net = widened(net)  # a hundredth of a weight is about one step of bfloat16
     layers = layers_of(net)
     first = {layer.name for layer in each_once(layers)}
     norms = {layer.name: noise_norms(layer) for layer in layers}
