@@ -1,6 +1,6 @@
 """How often `compare` is wrong where it must not be, and how good its plans are: by simulation, looked at after every pair.
 
-    python -m benchmarks.compare_coverage --out docs/results/2026-11-23-compare-coverage.csv
+    python -m benchmarks.compare_coverage --out docs/results/2026-11-29-compare-coverage.csv
 
 A and B have errors of one distribution, each pair a seed's part in common. Without a difference, any "better" or "worse" among 2
 to 26 pairs is wrong; with a difference of exactly the margin, any "equivalent" is. The last rows are outside of what is assumed:

@@ -6,7 +6,7 @@ import pytest
 from benchmarks import compare_coverage as study
 from tests.helpers import ROOT
 
-COMMITTED = pd.read_csv(ROOT / "docs" / "results" / "2026-11-23-compare-coverage.csv", comment="#")
+COMMITTED = pd.read_csv(ROOT / "docs" / "results" / "2026-11-29-compare-coverage.csv", comment="#")
 
 
 def test_wrong_verdicts_are_rarer_than_promised_where_its_assumption_holds():
