@@ -105,6 +105,8 @@ def widened(net: nn.Module, samples: Sequence[Any]) -> tuple[nn.Module, list[Any
     wide = [inputs.to(dtype=torch.float32) if each else inputs for inputs, each in zip(samples, half)]
     try:
         call(copied, wide[0])
+    except (torch.OutOfMemoryError, torch.AcceleratorError):  # says nothing about the net
+        raise
     except RuntimeError:
         return net, [*samples]
     return copied, wide

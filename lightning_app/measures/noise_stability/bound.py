@@ -77,7 +77,7 @@ def noise_bound(
     common = contraction**2 * len(by_layer) ** 2 * output**2 / (gamma**2 * len(labels))
     found: dict[str, Any] = {}
     for reading in ("", "_transferred", "_branch"):
-        least = [_minimum(found, reading) for found in by_layer.values()]
+        least = [_minimum(each, reading) for each in by_layer.values()]
         mu = torch.tensor(least, dtype=torch.float64)
         total = float((mu * behind).pow(-2).sum())
         log10 = math.log10(common * total) if common * total > 0 else math.nan
