@@ -3,6 +3,7 @@
 import csv
 import io
 import math
+import re
 
 import numpy as np
 import pytest
@@ -86,6 +87,11 @@ def test_validation_data_stand_in_for_test_data(bank, whole):
     found, expected = final_measures(gather([run])), final_measures(gather([whole]))
     assert len(found.nets) == len(NETS) and found.values.equals(expected.values)
     assert all(np.array_equal(found.gaps[kind], expected.gaps[kind]) for kind in ("error", "risk"))
+    for its, words in ((run, "validation"), (whole, "test")):
+        drawn = "".join(panel.svg for panel in figure(section(its)).panels)
+        assert f"gap: {words} − train error" in drawn and "{" not in re.sub(
+            r"<style.*?</style>", "", drawn, flags=re.DOTALL
+        )
 
 
 def tables(found: Section) -> list[dict[str, list[str]]]:
