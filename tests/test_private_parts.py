@@ -37,6 +37,7 @@ PARTS = {  # name -> where it is, as an object to look it up in
     "_should_check_val_fx": lambda: trainer().fit_loop.epoch_loop,
     "_iteration_based_training": lambda: trainer().fit_loop,
     "_launch_process_observer": lambda: import_module("pytorch_lightning.strategies.launchers.subprocess_script"),
+    "_SubprocessScriptLauncher": lambda: import_module("pytorch_lightning.strategies.launchers.subprocess_script"),
     "_trainer": lambda: pl.LightningModule(),
     "_on_before_batch_transfer": lambda: pl.LightningModule,
     "_sampler": lambda: DistributedSamplerWrapper(SequentialSampler([0]), num_replicas=1, rank=0).dataset,

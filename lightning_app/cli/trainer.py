@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pytorch_lightning as pl
 import torch
+from pytorch_lightning.strategies import DDPStrategy, SingleDeviceStrategy, Strategy
 from pytorch_lightning.strategies.launchers import subprocess_script
 from pytorch_lightning.utilities.exceptions import SIGTERMException
 from pytorch_lightning.utilities.seed import isolate_rng
@@ -43,6 +44,12 @@ class Trainer(pl.Trainer):
         if kwargs.get("strategy") == SeedSharding.strategy_name:  # each process trains its nets on all samples
             kwargs["use_distributed_sampler"] = False
         super().__init__(*args, **kwargs)
+        if not self._supports(self.strategy):
+            asked = kwargs.get("strategy", "auto")
+            raise UserError(
+                "trainer.strategy: expected auto, seeds or ddp, which train whole nets in processes that are commands of their "
+                f"own (start_method popen), got {asked if isinstance(asked, str) else type(asked).__name__}."
+            )
         # Private parts of Lightning, checked by tests/test_private_parts.py. Its own signal handlers talk to other ranks,
         # which may wait for each other for ever within a handler, and save to a file of their own under SLURM.
         replace_method(self._signal_connector, "register_signal_handlers", lambda: None)
@@ -61,6 +68,14 @@ class Trainer(pl.Trainer):
             replace_method(loop.val_loop, name, isolate_rng(include_cuda=False)(getattr(loop.val_loop, name)))
         replace_method(subprocess_script, "_launch_process_observer", observe)
         stopping.forward = self._signal_launched
+
+    @staticmethod
+    def _supports(strategy: Strategy) -> bool:
+        """Nets are measured whole, and a process that is a copy of this one (ddp_spawn) would need its open files."""
+        commands = subprocess_script._SubprocessScriptLauncher
+        return isinstance(strategy, SingleDeviceStrategy) or (
+            isinstance(strategy, DDPStrategy) and isinstance(strategy.launcher, commands)
+        )
 
     @property
     @override

@@ -147,7 +147,8 @@ def _run(options: argparse.Namespace, found: list[dict[str, Any]]) -> int:
         try:
             made = make(asked, options.runs, missing)
         except RunFailed as failure:
-            print(f"{'stopped' if failure.code == 128 + signal.SIGTERM else 'error'}: {failure}", file=sys.stderr)
+            stopped = failure.code in [128 + one for one in SIGNALS]
+            print(f"{'stopped' if stopped else 'error'}: {failure}", file=sys.stderr)
             return failure.code
         _say(asked.key, asked.artefact.title, made)
         of = {"artefact": asked.key, "title": asked.artefact.title, "scale": asked.scale.name}

@@ -199,6 +199,10 @@ def test_a_diverging_run_keeps_what_was_logged(tmp_path):
         (("--model.optimizer.lr", "-1"), ("model.optimizer or model.scheduler cannot be made", "-1")),
         (("--model.scheduler", "torch.optim.lr_scheduler.ReduceLROnPlateau"), ("ReduceLROnPlateau",)),
         (("--trainer.strategy", "foo"), ("foo",)),
+        (
+            ("--trainer.strategy", "ddp_spawn", "--trainer.devices", "2"),
+            ("expected auto, seeds or ddp", "got ddp_spawn"),
+        ),
         (("--trainer.gradient_clip_val", "1"), ("set model.gradient_clip_val",)),
         (("--save_checkpoint.every_n_epochs", "0"), ("every_n_epochs of save_checkpoint must be at least 1, got 0",)),
         (("--trainer.check_val_every_n_epoch", "0"), ("check_val_every_n_epoch of trainer must be at least 1, got 0",)),
