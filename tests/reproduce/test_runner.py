@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from lightning_app.cli import main
 from lightning_app.common.seeds import parse_seeds, spell_seeds
 from lightning_app.papers.parts import PAPER, SMOKE, Run
 from lightning_app.reproduce.job import JobOptions
@@ -182,6 +183,14 @@ def test_a_run_that_fails_stops_everything_with_its_code(tmp_path, monkeypatch):
     with pytest.raises(RunFailed, match=r"depth20 stopped \(exit code 2\)") as failure:
         PLAN.complete(tmp_path / "runs", JobOptions())
     assert failure.value.code == 2
+
+
+@pytest.mark.parametrize(("code", "begins"), [(143, "stopped: "), (138, "stopped: "), (137, "error: "), (2, "error: ")])
+def test_the_message_says_whether_a_signal_that_saves_ended_the_run(tmp_path, monkeypatch, capsys, code, begins):
+    Recorder(monkeypatch, code=code)
+    out = ("--runs", str(tmp_path / "runs"), "--out", str(tmp_path / "results"))
+    assert main(["reproduce", "yu-tomasi/fig-6", *out]) == code
+    assert capsys.readouterr().err.startswith(f"{begins}the run equivalent20 stopped (exit code {code}).")
 
 
 @pytest.mark.slow
