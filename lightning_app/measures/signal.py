@@ -375,29 +375,51 @@ def expected(net: nn.Module, found: Mapping[str, float], shape: Sequence[int]) -
     if f"{convs[0].name}/activation" not in found or not _is_chain(net, convs, shape):
         return {}
     strengths = [found[f"{layer.name}/weight"] ** 2 / 2 for layer in convs]  # a ReLU lets half of a mean square through
-    square = torch.ones(1, 1, *shape[1:], dtype=torch.float64)  # (1, 1, H, W), the mean square by position
-    square = torch.ones_like(_spread(square, convs[0])) * found[f"{convs[0].name}/activation"] ** 2
-    lines, stream, sizes = (
-        {f"{convs[0].name}/activation_expected": found[f"{convs[0].name}/activation"]},
-        square / 2,
-        [square],
-    )
-    for layer, strength, part in zip(convs[1:], strengths[1:], parts):
+    skips = [part.skip for part in parts]
+    squares = _squares_forward(convs, strengths, skips, found[f"{convs[0].name}/activation"], shape)
+    lines = {f"{layer.name}/activation_expected": math.sqrt(square.mean()) for layer, square in zip(convs, squares)}
+    if not any(skips) and (last := found.get(f"{convs[-1].name}/gradient")) is not None:
+        backward = _squares_backward(convs, strengths, squares, last)
+        lines |= {
+            f"{layer.name}/gradient_expected": math.sqrt(back.mean()) for layer, back in zip(convs[::-1], backward)
+        }
+    return lines
+
+
+def _squares_forward(
+    convs: Sequence[Layer], strengths: Sequence[float], skips: Sequence[bool], first: float, shape: Sequence[int]
+) -> list[Tensor]:
+    """The mean square of each convolution's output, (1, 1, H, W): by position, as a kernel sees less at the border.
+
+    Args:
+        convs: the first one, then one for each block.
+        strengths: half the mean square of their weights.
+        skips: of each block, whether it has one.
+        first: RMS of the first convolution's output.
+        shape: of a sample, (C, H, W).
+    """
+    square = torch.ones(1, 1, *shape[1:], dtype=torch.float64)
+    squares = [torch.ones_like(_spread(square, convs[0])) * first**2]
+    stream = squares[0] / 2  # behind the first ReLU
+    for layer, strength, skip in zip(convs[1:], strengths[1:], skips):
         conv: Any = layer.module
         branch = 2 * strength * conv.in_channels * _spread(stream, layer)
-        lines[f"{layer.name}/activation_expected"] = math.sqrt(branch.mean())
+        squares.append(branch)
         kept = min(conv.in_channels, conv.out_channels) / conv.out_channels  # channels that the identity fills
         passed = stream[:, :, :: layer.stride, :: layer.stride]
-        stream = kept * (passed + branch) + (1 - kept) * branch / 2 if part.skip else branch / 2
-        sizes.append(branch)
-    if not any(part.skip for part in parts) and f"{convs[-1].name}/gradient" in found:
-        back = torch.ones_like(sizes[-1]) * found[f"{convs[-1].name}/gradient"] ** 2
-        lines[f"{convs[-1].name}/gradient_expected"] = found[f"{convs[-1].name}/gradient"]
-        for layer, before, strength, size in zip(convs[:0:-1], convs[-2::-1], strengths[:0:-1], sizes[-2::-1]):
-            conv = layer.module
-            back = strength * conv.out_channels * _spread(back, layer, size)
-            lines[f"{before.name}/gradient_expected"] = math.sqrt(back.mean())
-    return lines
+        stream = kept * (passed + branch) + (1 - kept) * branch / 2 if skip else branch / 2
+    return squares
+
+
+def _squares_backward(
+    convs: Sequence[Layer], strengths: Sequence[float], squares: Sequence[Tensor], last: float
+) -> list[Tensor]:
+    """The mean square of dL/d of each convolution's output in a plain chain, from the last one's RMS back to the first's."""
+    backward = [torch.ones_like(squares[-1]) * last**2]
+    for layer, strength, size in zip(convs[:0:-1], strengths[:0:-1], squares[-2::-1]):
+        conv: Any = layer.module
+        backward.append(strength * conv.out_channels * _spread(backward[-1], layer, size))
+    return backward
 
 
 def _is_chain(net: nn.Module, convs: Sequence[Layer], shape: Sequence[int]) -> bool:

@@ -87,15 +87,9 @@ def probe_forward(
     check_evaluating(net, "a probe")
     net, taps = _instrument(net, layers)
     places = [_place(layer) for layer in layers]
-    results, size, count, terms, mean, alike = [], None, 0, 0, None, None
+    results, size, count, terms, means = [], None, 0, 0, _Means(net, loss)
     for images, labels in batches:
-        if mean is None and len(labels) > 1:  # the first batch tells; one sample says nothing
-            mean = _is_mean(net, [(images, labels)], loss)
-            alike = (images[[0, 1]], labels[[0, 1]]) if bool((labels == labels[0]).all()) else None
-        elif alike is not None and bool(
-            (labels != alike[1][0]).any()
-        ):  # of one class it does not tell the weights of classes
-            mean, alike = _is_mean(net, [alike, (images[:2], labels[:2])], loss), None
+        means.look_at(images, labels)
         size, count, few = size or len(images), count + len(images), counted(labels, loss)
         step = _compiled_step() if compile and len(images) == size else _step
         risk, errors, norms = step(net, taps, places, images, labels, loss)
@@ -116,7 +110,7 @@ def probe_forward(
     found = {name: LayerNorms(x, branch, out, size) for (name, size), (x, branch, out) in zip(called, by_layer)}
     risk_sum, wrong_sum = float(torch.stack(losses).sum()), float(torch.stack(wrongs).sum())
     return ProbeResult(
-        loss=math.nan if mean is False else risk_sum / terms, error=wrong_sum / terms, count=count, layers=found
+        loss=math.nan if means.contradicted else risk_sum / terms, error=wrong_sum / terms, count=count, layers=found
     )
 
 
@@ -224,16 +218,33 @@ def _step(
     )
 
 
-def _is_mean(net: nn.Module, samples: Sequence[tuple[Any, Tensor]], loss: Loss) -> bool:
-    """Whether the loss is a mean over samples, as far as a few tell: else the risk of all would depend on their batches."""
-    if loss is cross_entropy or isinstance(loss, ReturnedLoss):
-        return True
-    try:
-        return no_mean(lambda x: _wide(net(x)), samples, loss) is None
-    except (torch.OutOfMemoryError, torch.AcceleratorError, UserError):
-        raise
-    except (IndexError, RuntimeError, ValueError):  # of a loss of pairs, for example, which takes no single sample
-        return True
+class _Means:
+    """Whether a loss is a mean over samples, as the first batches tell: else the risk of all would depend on their batches."""
+
+    def __init__(self, net: nn.Module, loss: Loss) -> None:
+        self._net, self._loss = net, loss
+        self.contradicted = False
+        self._asked = False
+        self._alike: tuple[Any, Tensor] | None = None  # two of the first batch, where that is of one class
+
+    def look_at(self, images: Any, labels: Tensor) -> None:
+        if not self._asked and len(labels) > 1:  # one sample says nothing
+            self._asked, self.contradicted = True, not self._is_mean([(images, labels)])
+            if bool((labels == labels[0]).all()):  # which does not tell the weights of classes
+                self._alike = images[[0, 1]], labels[[0, 1]]
+        elif self._alike is not None and bool((labels != self._alike[1][0]).any()):
+            self.contradicted = not self._is_mean([self._alike, (images[:2], labels[:2])])
+            self._alike = None
+
+    def _is_mean(self, samples: Sequence[tuple[Any, Tensor]]) -> bool:
+        if self._loss is cross_entropy or isinstance(self._loss, ReturnedLoss):
+            return True
+        try:
+            return no_mean(lambda x: _wide(self._net(x)), samples, self._loss) is None
+        except (torch.OutOfMemoryError, torch.AcceleratorError, UserError):
+            raise
+        except (IndexError, RuntimeError, ValueError):  # of a loss of pairs, for example, which takes no single sample
+            return True
 
 
 @functools.cache
