@@ -5,6 +5,7 @@ The cost of a member is C = L + lambda/2 ||w - centre||^2, with the risk L the m
 trained alone.
 """
 
+import logging
 import math
 import zlib
 from collections import defaultdict
@@ -49,6 +50,8 @@ from lightning_app.modules.nonfinite import FiniteChecks, not_finite
 
 if TYPE_CHECKING:  # where there is no GPU, `in_graphs` is never imported
     from lightning_app.modules.in_graphs import StepsInGraphs
+
+log = logging.getLogger(__name__)
 
 _NO_SAMPLES = (torch.zeros(()), torch.empty(0, 1), torch.empty(0, dtype=torch.long))  # a batch that adds nothing
 COMPILED_VARIANTS = 64  # arms x modes x batch shapes of one code object; beyond the limit torch falls back to eager
@@ -231,7 +234,10 @@ class ImageClassifier(pl.LightningModule):
             raise UserError(
                 f"model.backend graph has no graph for '{min(returning)}', which computes its loss itself: use auto or loop."
             )
-        if returning or not possible(self.backend, device, self.trainer.world_size):
+        if not possible(self.backend, device, self.trainer.world_size):
+            return None
+        if returning:
+            log.warning("back end: loop ('%s' computes its loss itself)", min(returning))
             return None
         from lightning_app.modules.in_graphs import StepsInGraphs
 

@@ -142,6 +142,7 @@ def step(optimizer: LightningOptimizer, gradients: Callable[[], Tensor | None], 
         f"{type(inner).__name__}.step(closure) has to call its closure first: that computes cost and gradients, which are not "
         "there before."
     )
+    inner.zero_grad()  # of the step before: an optimizer that calls its closure late must not use them
     try:
         optimizer.step(closure)
     except (AssertionError, RuntimeError, TypeError) as error:

@@ -328,6 +328,23 @@ def test_what_else_needs_the_loop_is_said(captures, caplog, model, callback, why
         fit(1, "graph")
 
 
+class OwnLoss(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(3072, 10)
+
+    def forward(self, x, labels=None):
+        logits = self.layer(x.flatten(1))
+        return logits if labels is None else (nn.functional.cross_entropy(logits, labels), logits)
+
+
+def test_nets_that_compute_their_loss_are_trained_by_the_loop_and_said_so(captures, caplog):
+    captures.fit(1, backend="auto", arms=None, net=OwnLoss)
+    assert "back end: loop ('net' computes its loss itself)" in caplog.text and not captures.graphs
+    with pytest.raises(UserError, match="graph has no graph for 'net', which computes its loss itself"):
+        captures.fit(1, backend="graph", arms=None, net=OwnLoss)
+
+
 def test_a_graph_that_trains_otherwise_is_not_taken(captures, caplog, monkeypatch):
     monkeypatch.setattr("lightning_app.modules.whole_step.add_gradients", lambda penalties: None)
     loop, auto = (captures.fit(backend=each, weight_decay=10.0) for each in ("loop", "auto"))

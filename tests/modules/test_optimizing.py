@@ -217,6 +217,18 @@ class Idle(torch.optim.SGD):
         return None
 
 
+def test_no_gradient_of_an_earlier_step_is_there_before_the_closure_is_called():
+    before = []
+
+    class Looking(torch.optim.SGD):
+        def step(self, closure):
+            before.append([w.grad for w in self.param_groups[0]["params"]])
+            return super().step(closure)
+
+    fit(classifier(optimizer=partial(Looking, lr=0.1)), epochs=1)
+    assert len(before) > 1 and all(grad is None for grads in before for grad in grads)
+
+
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
