@@ -2,8 +2,9 @@
 
     runs/<group>/<name>/
         config.yaml                         the full configuration
-        log.csv                             one number a row: member,epoch,step,name,value; append-only. Of a run packed
-                                            as evidence: log.csv.xz
+        log.csv                             one number a row: member,epoch,step,name,value; rows are added, and those of
+                                            steps after its checkpoint are removed by a resume. Of a run packed as
+                                            evidence: log.csv.xz
         measurements/epoch=0012/<family>.npz   the arrays behind the numbers: samples, histograms; epoch=0012.250000000
         members.csv                         the nets of the run: arm, seed, class, plain or residual, twin of which
         layers.csv                          which layers each net has, and why one cannot be measured
