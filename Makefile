@@ -1,4 +1,4 @@
-# The two commands: `make quickstart` installs and runs the main job on embedded data, `make test` runs the tests.
+# The two commands: `make quickstart` installs and runs the main job on data that need no download, `make test` runs the tests.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin

@@ -8,7 +8,7 @@ SkipScope: why do skip (identity) connections make networks train and generalise
 usage: python main.py COMMAND [options]
 
 examples:
-  python main.py fit --config configs/quickstart.yaml                    plain and residual nets on embedded data: minutes
+  python main.py fit --config configs/quickstart.yaml                    plain and residual nets, no download: minutes
   python main.py fit --config configs/pair20.yaml --data.root ~/data     the same on CIFAR-10, depth 20
   python main.py report runs/digits/quickstart                           all that was measured, as one HTML page
   python main.py reproduce --list                                        the papers' figures and tables, and what is tested
@@ -42,7 +42,7 @@ DATA = """\
 NET = """\
   --model.net CLASS           the network: SimplifiedNet, CifarResNet, PreactResNet, or package.module.Class
   --model.net.depth N         an argument of the network; --model.net.help CLASS lists all
-  --model.seeds SEEDS         3 (0, 1 and 2), 0-6, or 7-7 for one; each seed trains a net of its own
+  --model.seeds SEEDS         3 (0, 1 and 2), 0-6, or 7-7 for one; each seed has a net of its own
 """
 MACHINE = """\
   --trainer.accelerator gpu   or cpu; auto by default
@@ -59,7 +59,7 @@ BRIEF = {
     "fit": (
         "Train, and measure after every epoch. The run's folder is runs/<group>/<name>; its report is written at the end.",
         """\
-  python main.py fit --config configs/quickstart.yaml                               six nets on embedded data
+  python main.py fit --config configs/quickstart.yaml                               six nets, no download
   python main.py fit --config configs/pair20.yaml --model.seeds 3 --trainer.max_epochs 5
   python main.py fit --config configs/res20.yaml --model.net.depth 32 --run.name res32
   python main.py fit --config configs/res20.yaml --ckpt_path last                   resume where it stopped

@@ -37,10 +37,9 @@ examples:
   python main.py compare runs/a runs/b --plan 0.005                                     how many seeds, before a run
 
 A side is PATH[,PATH...][:ARM]: runs, folders of runs, or patterns in quotes. Nets of one seed that saw the same batches are
-compared pair by pair. A verdict is wrong in at most 5 % of the cases, however often you look and add seeds at the end; several
-numbers share the 5 %. As a rule seven pairs whose differences
-have the same sign settle one question, and eight pairs two.
-exit codes: 0 A is better (or larger), 1 worse (or smaller), 3 equivalent, 4 unresolved, 2 a mistake; of the first number.
+compared pair by pair. A verdict is wrong with a chance of at most 5 %, however often you look and add seeds at the end; several
+numbers share the 5 %. As a rule seven pairs whose differences have the same sign settle one question, and eight pairs two.
+Exit codes, of the first number: 0 A is better (or larger), 1 worse (or smaller), 3 equivalent, 4 unresolved, 2 a mistake.
 """
 
 
