@@ -100,8 +100,7 @@ class MeasureContext:
     def samples(self, count: int) -> list[Batch]:
         """``count`` probe samples (all if there are fewer), evenly spread, since a data set may be sorted by class.
 
-        In batches as large as the probe's, as far as shapes allow: six samples of each of its batches by themselves would
-        take a Hessian 1.3 times as long.
+        In batches as large as the probe's, as far as shapes allow: many small batches would make a Hessian slower.
         """
         batches = list(self._moved())
         largest = max((len(labels) for _, labels in batches), default=0)
