@@ -39,12 +39,13 @@ def verdicts(claims) -> list[Verdict]:
     ("plain", "residual", "verdict"),
     [
         ((6.9, 7.0), (1.7, 1.8), Verdict.REPRODUCED),
-        ((3.0, 3.2), (1.7, 1.8), Verdict.NOT_REPRODUCED),
+        ((2.3, 2.5), (1.7, 1.8), Verdict.NOT_REPRODUCED),
         ((6.9, LOST), (1.7, 1.8), Verdict.NOT_TESTED),
         ((6.9, 7.0), (1.7, LOST), Verdict.NOT_TESTED),
     ],
 )
-def test_degradation_needs_both_ratios(plain, residual, verdict):
+def test_degradation_needs_both_depths_and_arms(plain, residual, verdict):
+    """Of the loss as a ratio, of the error as a difference."""
     shallow = {(arm, 20): Sample((1.0, 1.0)) for arm in ARMS}
     deep = {("plain", 44): Sample(plain), ("residual", 44): Sample(residual)}
     assert verdicts(deeper(Given(shallow | deep))) == [verdict] * 2
@@ -113,7 +114,8 @@ def test_reduced_scale_judges_orderings_and_ratios_only():
     assert judged == {
         "L of plain - residual",
         "E of plain - residual",
-        "L(44) / L(20)",
+        "L(44) / L(20) of plain less twice that of residual",
+        "E(44) - E(20) of plain less twice that of residual",
         "ID entries / |w| ≥ 0.25",
         "median cushion of layer 10",
         "layers where the residual median is not larger",

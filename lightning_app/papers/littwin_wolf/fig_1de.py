@@ -111,11 +111,10 @@ FIG_1D = Artefact(
     "|λ| of BatchNorm grows steadily during training, but for the first layer, which differs",
     fig_1d_claims,
     "Ten blocks of 20 units, 10 Gaussians in 50 dimensions (the caption of the paper's figure has 50 Gaussians), 10,000 "
-    "samples, SGD with batches of 50, no momentum and no weight decay; weights start N(0, 1/n), λ at 1, or both as Torch7 draws "
-    "them: U(-1/√n, 1/√n) and U(0, 1). Six seeds of weights and batches on one mixture. Where BatchNorm stands, the Gaussians' "
-    "separation, the learning rate and the start are not in the paper: each setting is a reading. "
-    + DURATION
-    + "The figure shows medians over seeds. "
+    "samples, SGD with batches of 50, no momentum and no weight decay; λ starts at 1 and weights at N(0, 1/n), of which the "
+    "paper speaks, or both as Torch7 draws them: U(0, 1) and U(-1/√n, 1/√n). Six seeds of weights and batches on one mixture. "
+    "Where BatchNorm stands, the Gaussians' separation and the learning rate are not in the paper: each setting is a reading, "
+    "and so is Torch7's start. " + DURATION + "The figure shows medians over seeds. "
     "BatchNorm has a λ for each unit, Eq. 22 one for each layer.",
     draw_fig_1d,
     runs=training.runs_of(NORMALISED),

@@ -1,8 +1,9 @@
 """The trained nets that Figs. 1d and 1e, the ensemble and Theorems 3 and 4 look into: residual MLPs on mixtures of Gaussians.
 
 The paper says neither where its BatchNorm stands, nor how far apart its Gaussians are, nor at what rate and for how long it
-learned, nor where its weights and lambda start. Each such setting is a reading of a claim here: true under some only, the
-claim depends on it. How long is not among them: `DURATION` says so beside every number.
+learned. It speaks of lambda = 1 and of weights N(0, 1/n) at the start, but not under its figures; Torch7's own start is tried,
+too. Each such setting is a reading of a claim here: true under some only, the claim depends on it. How long is not among
+them: `DURATION` says so beside every number.
 """
 
 from collections.abc import Callable, Mapping, Sequence
