@@ -14,12 +14,15 @@ def number(value: float) -> str:
 
     >>> [number(x) for x in (0.1131, 0.05, 624.0, 25032.7, 6.2e-5, 4.25e36, float("nan"), float("inf"))]
     ['0.1131', '0.05000', '624', '25033', '6.200e-05', '4.250e+36', 'nan', 'inf']
+    >>> number(999.96), number(-0.0)
+    ('1000', '0')
     """
     if not math.isfinite(value):
         return str(float(value))
     if abs(value) >= MOST:
         return f"{value:.3e}"
-    return f"{value:.0f}" if value == int(value) or abs(value) >= 1000 else f"{value:#.4g}"
+    value += 0.0  # no -0
+    return f"{value:.0f}" if value == int(value) or abs(value) >= 1000 else f"{value:#.4g}".rstrip(".")
 
 
 def with_sd(mean: float, sd: float) -> str:
@@ -44,12 +47,15 @@ def brief(value: float | str | None, digits: int = 4, sd: float | None = None) -
     ('0.07227', '76 %', '–', '25033', '2.7e-07', '4.25e+12')
     >>> brief(0.6, sd=0.1414), brief(0.1, sd=1.7e-17)
     ('0.6 ± 0.14', '0.1 ± 0')
+    >>> brief(9999.7), brief(99.6, 2), brief(-0.0)
+    ('10000', '100', '0')
     """
     if isinstance(value, str):
         return value
     if value is None or math.isnan(value):
         return MISSING
-    text = f"{value:.0f}" if 10**digits <= abs(value) < IN_FULL else f"{value:.{digits}g}"
+    value += 0.0  # no -0
+    text = f"{value:.0f}" if 10**digits - 0.5 <= abs(value) < IN_FULL else f"{value:.{digits}g}"
     return text if sd is None or math.isnan(sd) else f"{text} ± {_unrounded(value, sd):.2g}"
 
 

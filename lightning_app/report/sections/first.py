@@ -195,7 +195,7 @@ def _sentence(a: str, b: str, question: Question, alpha: float) -> str:
     elif found.difference < 0:
         numbers = [-found.difference, -found.high, -found.low]
     tested = math.isfinite(found.low) or math.isfinite(found.high)  # where nets diverged, one end is open
-    effect, *ends = (brief(number + 0.0, 3) for number in numbers)  # no -0
+    effect, *ends = (brief(number, 3) for number in numbers)
     effect += f" [{', '.join(ends)}]" * tested
     less = found.difference < 0
     if any(found.diverged) and found.verdict in (Verdict.BETTER, Verdict.WORSE):  # which those decide
