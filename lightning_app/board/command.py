@@ -9,6 +9,7 @@ from pathlib import Path
 
 from lightning_app.common.arguments import Parser
 from lightning_app.common.errors import UserError
+from lightning_app.common.files import with_home
 
 __all__ = ["main"]
 
@@ -40,7 +41,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--port", type=int, default=PORT, help=f"on 127.0.0.1 (default: {PORT}); 0: any that is free")
     parser.add_argument("--open", action="store_true", help="open the page in a browser")
     options = parser.parse_args(argv)
-    folders = [path.expanduser() for path in options.runs]
+    folders = [*map(with_home, options.runs)]
     for folder in folders:
         if folder.exists() and not folder.is_dir():
             raise UserError(f"expected a folder of runs, got the file {folder}: name the folder that it is in.")

@@ -20,7 +20,7 @@ from pytorch_lightning.loggers import WandbLogger
 from typing_extensions import override
 
 from lightning_app.common.errors import UserError
-from lightning_app.common.files import with_folder, write_atomically, writing
+from lightning_app.common.files import with_folder, with_home, write_atomically, writing
 from lightning_app.common.provenance import commit, processor, threads, versions
 from lightning_app.common.safe_io import read_bytes
 from lightning_app.runs import RunFolder
@@ -51,7 +51,7 @@ class RunFolders:
                     f"run.{label} becomes a folder: letters, digits and _ . = + - only, no path; got '{value}'. "
                     "Other folders go into run.root."
                 )
-        self.parent = Path(root).expanduser() / group
+        self.parent = with_home(root) / group
         self.name = name
 
     def find(
@@ -134,7 +134,7 @@ def claim_measured(out: str | None, folders: RunFolders, checkpoint: str | None,
         raise UserError("--out names a new folder, got an empty text: is a variable of the shell unset?")
     if out is None:
         return RunFolders(str(folders.parent.parent), MEASURED, _name_of(checkpoint, model)).claim()
-    folder = RunFolder(Path(out).expanduser())
+    folder = RunFolder(with_home(out))
     try:
         if folder.path.exists() and (not folder.path.is_dir() or any(folder.path.iterdir())):
             raise UserError(

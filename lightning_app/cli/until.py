@@ -14,6 +14,7 @@ import yaml
 from lightning_app.common.answer import OPTION as JSON
 from lightning_app.common.answer import answering
 from lightning_app.common.errors import UserError
+from lightning_app.common.files import with_home
 from lightning_app.common.processes import MAIN, to_its_end
 from lightning_app.common.seeds import parse_seeds, spell_seeds
 from lightning_app.common.text import printable
@@ -191,7 +192,7 @@ def _asked(config: Mapping[str, Any]) -> Runs:
         )
     start = min(parse_seeds(config["model"]["seeds"]))
     first, last = arms
-    folder = Path(run["root"]).expanduser() / run["group"]
+    folder = with_home(run["root"]) / run["group"]
     if "," in str(folder / run["name"]):
         raise UserError(
             f"{OPTION} compares runs by their folders with commas between them, and {folder / run['name']} has a comma: choose "

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from lightning_app.common.errors import MachineError
+from lightning_app.common.errors import MachineError, UserError
 
 
 def write_atomically(target: Path, content: bytes | memoryview, check: Callable[[Path], None] | None = None) -> None:
@@ -49,6 +49,20 @@ def with_folder(file: Path) -> Path:
     with writing(file.parent):
         file.parent.mkdir(parents=True, exist_ok=True)
     return file
+
+
+def with_home(path: Path | str) -> Path:
+    """A path as a user names it, with the home folder in place of ``~``.
+
+    Raises:
+        UserError: if that is a home which nobody has here.
+    """
+    try:
+        return Path(path).expanduser()
+    except RuntimeError as error:
+        raise UserError(
+            f"expected a path, got {path}: there is no such home folder here. Write the path in full."
+        ) from error
 
 
 @contextmanager

@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 
 from lightning_app.common.errors import UserError, nearest
+from lightning_app.common.files import with_home
 from lightning_app.common.numbers import plural
 from lightning_app.runs import Net, Run, find_runs, read_runs
 from lightning_app.runs.configuration import changes, compared, differing
@@ -181,8 +182,8 @@ def _nets(side: str) -> list[Net]:
         )
     if not all(paths.split(",")):
         raise UserError(f"a side of compare is a run, or several with commas between them, got '{side}'.")
-    whole = Path(paths).expanduser()
-    parts = [whole] if whole.exists() else [Path(part).expanduser() for part in paths.split(",")]
+    whole = with_home(paths)
+    parts = [whole] if whole.exists() else [with_home(part) for part in paths.split(",")]
     found = [path for part in parts for path in ([] if part.exists() else sorted(glob(str(part)))) or [str(part)]]
     runs = read_runs(find_runs(dict.fromkeys(Path(path).resolve() for path in found)))
     nets_of = [_with_numbers_of_their_run(run) for run in runs]

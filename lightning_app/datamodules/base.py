@@ -9,7 +9,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,6 +19,7 @@ from typing_extensions import override
 
 from lightning_app.common.batch_plan import BatchPlan
 from lightning_app.common.errors import UserError, at_least
+from lightning_app.common.files import with_home
 from lightning_app.datamodules.loaders import EpochLoader, EvalLoader, Resident, Streams, UngatheredBatches
 from lightning_app.datamodules.trained_on import check_same_data, digest
 
@@ -106,7 +106,7 @@ class ResidentData(pl.LightningDataModule, ABC):
         evaluate_train: bool = True,
     ) -> None:
         super().__init__()
-        self.root = str(Path(root).expanduser())
+        self.root = str(with_home(root))
         self.batch_size = at_least(1, type(self).__name__, batch_size=batch_size)
         self.val_size = at_least(0, type(self).__name__, val_size=val_size)
         self.split_seed = at_least(0, type(self).__name__, split_seed=split_seed)

@@ -9,6 +9,7 @@ import torch
 from typing_extensions import override
 
 from lightning_app.common.errors import UserError
+from lightning_app.common.files import with_home
 from lightning_app.common.safe_io import read_text
 from lightning_app.datamodules.base import TEST_SPLIT, Splits, stratified_mask
 from lightning_app.datamodules.images import ImageData
@@ -147,7 +148,7 @@ def _training_and_test(root: Path) -> tuple[Path, Path | None]:
 def _names(given: list[str] | str) -> tuple[str, ...]:
     """Of classes, from a list or a file."""
     if isinstance(given, str):
-        file = Path(given).expanduser()
+        file = with_home(given)
         if not file.is_file():
             raise UserError(f"data.class_names is a list or a text file with one name per line, found no file {given}.")
         given = read_text(file).removeprefix("\ufeff").split("\n")

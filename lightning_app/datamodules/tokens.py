@@ -13,6 +13,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from lightning_app.common.errors import UserError, at_least
+from lightning_app.common.files import with_home
 from lightning_app.datamodules.base import ResidentData, Splits
 from lightning_app.datamodules.loaders import Resident
 
@@ -87,7 +88,7 @@ class Tokens(TokenData):
         super().__init__(root=root, **of_data)
         if not 0 < test_share < 1:
             raise UserError(f"data.test_share is a share of the text above 0 and below 1, got {test_share}.")
-        self.path = Path(path).expanduser()
+        self.path = with_home(path)
         self.level = level
         self.context = at_least(1, type(self).__name__, context=context)
         self.stride = at_least(1, type(self).__name__, stride=stride)

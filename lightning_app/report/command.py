@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from lightning_app.common.arguments import Parser
+from lightning_app.common.files import with_home
 from lightning_app.report.exports import FORMATS, formats
 from lightning_app.report.page import REPORT, export_folder, write_report
 from lightning_app.report.sections.reproduced import artefacts
@@ -60,8 +61,8 @@ def report(
     """
     export = formats(",".join(export)) if export else ()
     paths = [runs] if isinstance(runs, str | Path) else runs
-    found, verdicts = _found([Path(path).expanduser() for path in paths])
-    target = None if out is None else Path(out).expanduser()
+    found, verdicts = _found([*map(with_home, paths)])
+    target = None if out is None else with_home(out)
     try:
         return write_report(found, target, layer, export, verdicts)
     except ValueError:

@@ -39,7 +39,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import numpy as np
 
 from lightning_app.common.errors import UserError
-from lightning_app.common.files import with_folder, write_atomically, writing
+from lightning_app.common.files import with_folder, with_home, write_atomically, writing
 from lightning_app.common.numbers import whole
 from lightning_app.common.safe_io import read_bytes, read_npz, read_text, read_xz, read_yaml
 
@@ -435,7 +435,7 @@ def _layer_row(member: str, layer: str, path: str, kind: str, shape: str, reason
 def find_runs(paths: Iterable[Path | str]) -> list[RunFolder]:
     """The run folders at or below the given paths, each once, sorted by path. UserError: if a path holds no run, naming it."""
     found: list[Path] = []
-    for path in (Path(path).expanduser() for path in paths):
+    for path in map(with_home, paths):
         folders = sorted(run_folders(path))
         if path.is_file():
             raise UserError(

@@ -16,6 +16,7 @@ import numpy as np
 import pandas as pd
 
 from lightning_app.common.errors import UserError, nearest, unknown
+from lightning_app.common.files import with_home
 from lightning_app.common.numbers import plural
 from lightning_app.runs.configuration import flatten
 from lightning_app.runs.folder import ARRAYS, FINISHED, LOG, LayerRow, RunFolder, find_runs, run_folders
@@ -50,7 +51,7 @@ def open_run(path: Path | str) -> "OpenRun":
     Raises:
         UserError: if there is no run folder at the path, naming the runs below it if there are some.
     """
-    folder = RunFolder(Path(path).expanduser())
+    folder = RunFolder(with_home(path))
     if not folder.has_log:
         below = [str(path) for path in sorted(run_folders(folder.path))[:3]]
         hint = f"; there are {', '.join(below)}, ...: open one, or all with frames()" if below else ""

@@ -499,3 +499,9 @@ def test_where_one_side_has_no_numbers_nothing_is_said_of_more_seeds():
     assert text(judged("test/error", "epoch 1", np.append(lost, math.inf), np.append(fine, 0.1), None, 0.025)).endswith(
         "A is worse"
     )
+
+
+def test_findings_may_be_below_the_home_folder(run, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path)), monkeypatch.chdir(tmp_path)
+    assert main(["compare", f"{run}:good", f"{run}:bad", "--out=~/found.json"]) == 0
+    assert (tmp_path / "found.json").exists() and not (tmp_path / "~").exists()
