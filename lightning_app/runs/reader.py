@@ -314,7 +314,7 @@ def _reconstructed(run: Run, name: str) -> tuple[MemberRow, bool]:
     original = spec.get("twin_of") or ""
     net = _spec(run.config, original).get("net") if original else spec.get("net")
     arguments = _mapping(_mapping(net).get("init_args"))
-    residual = arguments.get("residual")
+    residual, depth = arguments.get("residual"), arguments.get("depth")
     known = isinstance(residual, bool)
     row = MemberRow(
         name=name,
@@ -323,7 +323,7 @@ def _reconstructed(run: Run, name: str) -> tuple[MemberRow, bool]:
         class_path=str(net if isinstance(net, str) else _mapping(net).get("class_path") or ""),
         residual=residual is not bool(original) if known else _kind_in(name, run.label),
         twin_of=name.replace(arm, original, 1) if original else "",
-        depth=arguments.get("depth"),
+        depth=depth if type(depth) is int else None,  # of other people's classes it may be a list, or a word
         parameters=None,
     )
     return row, not known and row.residual is not None

@@ -200,6 +200,14 @@ def test_a_twin_is_known_from_the_configuration_too(tmp_path):
     assert found == [("r-seed01", "", True), ("t-seed00", "r-seed00", False)]
 
 
+@pytest.mark.parametrize("depth", [[2, 2], "18", True, None])
+def test_an_argument_of_that_name_need_not_be_a_depth(tmp_path, depth):
+    """The page counts depths, and keeps nets in dicts."""
+    config = {"model": {"net": {"class_path": "my.Net", "init_args": {"depth": depth}}}}
+    (net,) = leave(RunFolder(tmp_path), ["net"], config).nets
+    assert net.depth is None and net in {net: 0}
+
+
 def test_without_either_names_are_guessed_from_and_the_page_says_so(tmp_path):
     from lightning_app.report.sections.configs import section
 
