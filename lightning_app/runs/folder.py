@@ -245,7 +245,7 @@ class RunFolder:
 
     @property
     def label(self) -> str:
-        return self.path.name
+        return os.path.basename(os.path.abspath(self.path))  # of "." too
 
     @property
     def checkpoints(self) -> Path:

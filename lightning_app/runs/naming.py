@@ -101,7 +101,7 @@ def parent_of(paths: Sequence[Path]) -> Path:
 def run_labels(paths: Sequence[Path]) -> list[str]:
     """What runs are called: a single one by its folder, several by their ways from the folder that holds all."""
     if len(paths) == 1:
-        return [paths[0].name]
+        return [parent_of(paths).name]
     parent = parent_of(paths)
     return [Path(os.path.abspath(path)).relative_to(parent).as_posix() for path in paths]
 

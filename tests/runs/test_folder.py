@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from lightning_app.common.errors import MachineError, UserError
 from lightning_app.common.files import write_atomically
-from lightning_app.runs import MemberRow, Row, RunFolder, find_runs
+from lightning_app.runs import MemberRow, Row, RunFolder, find_runs, read_runs
 
 
 def row(epoch: int, value: float, name: str = "test/error", member: str = "net") -> Row:
@@ -208,3 +208,12 @@ def test_who_diverged_is_read_from_the_note(tmp_path, member):
     assert run.divergence() is None and run.notes() == [f"stopped in epoch 4, and went on later: {said}"]
     run.add_divergence(4, said)  # again, at the same rate
     assert run.divergence() == (member, 4)
+
+
+def test_the_working_folder_is_called_by_its_name(tmp_path, monkeypatch):
+    (tmp_path / "res20" / "checkpoints").mkdir(parents=True)
+    RunFolder(tmp_path / "res20").append([row(1, 0.5)])
+    for place, path in (("res20", "."), ("res20/checkpoints", "..")):
+        monkeypatch.chdir(tmp_path / place)
+        assert [run.label for run in find_runs([path])] == ["res20"]
+        assert [run.label for run in read_runs(find_runs([path]))] == ["res20"]
