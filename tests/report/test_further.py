@@ -1,6 +1,7 @@
 """Measures that no section knows are on the page without an edit: curves of whole nets, profiles of layers."""
 
 import csv
+import re
 
 from lightning_app.report import write_report
 from lightning_app.runs import Row
@@ -12,6 +13,8 @@ def test_a_new_measure_has_a_curve_and_its_layers_a_profile(run):
     run.append(Row("plain", epoch, epoch, name, value + epoch) for epoch in (0, 1) for name, value in numbers.items())
     text = section(write_report([run]).read_text(), "own-measures")
     assert [f'<figure id="own-{key}">' in text for key in ("grad_norm", "own", "own-layers")] == [True] * 3
+    ids = re.findall(r'\bid="([^"]*)"', text)
+    assert len(ids) == len({*ids}) and "own-own-mean" in ids
     rows = [row for pre in Page(text).pre for row in csv.reader(pre.splitlines()) if row[0] == "plain"]
     assert sorted(rows) == [["plain", name, str(e), str(x + e)] for name, x in sorted(numbers.items()) for e in (0, 1)]
 

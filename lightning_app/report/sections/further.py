@@ -29,7 +29,10 @@ def _figures(page: PageData, family: str, names: list[str]) -> list[Figure]:
     whole = [name for name in names if not any(name in keys.values() for keys in layered.values())]
     caption = f"{family}: every number that was logged of whole nets."
     rest = REST.format(len(whole) - MOST) * (len(whole) > MOST)
-    shown = [Curve(f"own-{name.replace('/', '-')}", name, name, name.split("/")[-1]) for name in whole[:MOST]]
+    ends = {name: name.removeprefix(f"{family}/") for name in whole[:MOST]}  # of their keys: a family may be one number
+    shown = [
+        Curve(f"own-{family}-{end.replace('/', '-')}", name, name, name.split("/")[-1]) for name, end in ends.items()
+    ]
     meanings = {name: text for run in page.runs for name, text in run.described.items() if name in whole[:MOST]}
     described = "".join(f" {name}: {text.rstrip('.')}." for name, text in meanings.items())
     found = figure_of_curves(page, f"own-{family}", caption + described + rest, shown)
