@@ -1,6 +1,7 @@
 """What a comparison finds: a verdict for each number, at the end and at equal training risk, as data and as sentences."""
 
 import math
+import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -215,6 +216,11 @@ def latex(finding: Finding) -> str:
 
 
 def _math(words: str) -> str:
+    """
+    >>> print(_math("6.2e-05 ± 1e+20"))
+    $6.2 \\cdot 10^{-5} \\pm 1 \\cdot 10^{20}$
+    """
+    words = re.sub(r"e([-+]\d+)", lambda found: rf" \cdot 10^{{{int(found[1])}}}", words)
     return "$" + words.replace("±", r"\pm").replace("inf", r"\infty") + "$"
 
 

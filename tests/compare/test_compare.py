@@ -128,6 +128,11 @@ def test_rows_for_a_paper(run, capsys):
     assert first.endswith(r"better \\")
 
 
+def test_a_row_has_powers_of_ten():
+    row = latex(judged("train/risk", "epoch 1", np.full(8, 3e-5), np.full(8, -6.2e15), None, 0.05))
+    assert r"& $3 \cdot 10^{-5} \pm 0$ & $-6.2 \cdot 10^{15} \pm 0$ & $6.2 \cdot 10^{15} [" in row
+
+
 def test_a_plan(run, capsys):
     assert main(["compare", f"{run}:good", f"{run}:bad", "--plan", "0.01"]) == 0
     assert "a difference of 0.01 in test/error needs 11 seeds of each side" in capsys.readouterr().out
