@@ -120,13 +120,14 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """The page; as news, when it is another than that of a step, else nothing."""
-        url, board = urlsplit(self.path), self.server.board
-        token, _, place = url.path.removeprefix("/").partition("/")
+        board = self.server.board
         try:
+            url = urlsplit(self.path)
             query = parse_qs(url.query, max_num_fields=FIELDS)
             runs, step = query.get("run", []), int(query.get("step", ["0"])[0])
         except ValueError:
             return self.send_error(HTTPStatus.BAD_REQUEST, "the query is none of this page's")
+        token, _, place = url.path.removeprefix("/").partition("/")
         if not hmac.compare_digest(token.encode(), self.server.token.encode()):
             self.send_error(HTTPStatus.FORBIDDEN, "open the address that the board has printed: it has a token")
         elif place == "" and url.path.endswith("/"):

@@ -138,6 +138,11 @@ def test_a_query_of_another_page(server, query):
     assert ask(server, f"/{server.token}/news?{query}")[0] == 400
 
 
+def test_an_address_that_is_none(server, capfd):
+    assert raw(server, b"GET http://[/ HTTP/1.1\r\nHost: localhost\r\n\r\n").startswith(b"HTTP/1.0 400")
+    assert "Traceback" not in capfd.readouterr().err
+
+
 def test_a_thousand_malformed_requests(server, capfd):
     """Of bytes at random, of real requests damaged, and cut short: each is answered or dropped, and the page is there."""
     rng = random.Random(0)
