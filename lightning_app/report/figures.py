@@ -26,10 +26,10 @@ Draw = Callable[[Axes], None]
 def joined(values: Iterable[float] | Iterable[str]) -> str:
     """Each value once, in order, fractions of an epoch with four digits.
 
-    >>> joined([8, 0, 8]), joined([0.123456, 2])
-    ('0 and 8', '0.1235 and 2')
+    >>> joined([8, 0, 8]), joined([0.123456, 2]), joined([1000.25, 12345.0])
+    ('0 and 8', '0.1235 and 2', '1000.25 and 12345')
     """
-    return " and ".join(f"{each:.4g}" if isinstance(each, float) else str(each) for each in sorted({*values}))
+    return " and ".join(str(whole(round(each, 4)) if isinstance(each, float) else each) for each in sorted({*values}))
 
 
 def group_legend(page: PageData, first: bool = False) -> list[Entry]:
