@@ -24,7 +24,7 @@ def parse_seeds(seeds: int | list[int] | str) -> tuple[int, ...]:
         ends = [tuple(map(int, part.split("-"))) for part in seeds.split(",")]
         if any(end[-1] < end[0] for end in ends):
             raise UserError(f"a range of seeds goes up, like '0-6', got '{seeds}'.")
-        if max(end[-1] - end[0] for end in ends) > 10_000:
+        if max(end[-1] - end[0] for end in ends) >= 10_000:
             raise UserError(f"a range of seeds has at most 10,000, got '{seeds}'.")
         chosen = [seed for end in ends for seed in range(end[0], end[-1] + 1)]
     else:

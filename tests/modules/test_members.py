@@ -16,7 +16,7 @@ def test_seeds_count_list_and_ranges():
     assert parse_seeds("7-9,1") == (7, 8, 9, 1)
 
 
-@pytest.mark.parametrize("seeds", [0, [], [1, 1], [-1], "a", "3-1", "7-3,1", "1,,2", ""])
+@pytest.mark.parametrize("seeds", [0, [], [1, 1], [-1], "a", "3-1", "7-3,1", "1,,2", "", "0-10000"])
 def test_wrong_seeds_are_errors(seeds):
     with pytest.raises(UserError, match="seeds"):
         parse_seeds(seeds)
