@@ -119,7 +119,7 @@ def class_folders(folder: Path) -> tuple[str, ...]:
 
 
 def list_pictures(folder: Path, classes: Sequence[str]) -> tuple[list[str], Tensor]:
-    """Files in the folders of classes, which may be some of all `classes`, sorted by label; and their labels (N,) int64.
+    """Files in the folders of classes, which may be some of all `classes`, in the folders' order; and their labels (N,) int64.
 
     Raises:
         UserError: for a folder of no class, or of one without pictures.
