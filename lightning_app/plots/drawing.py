@@ -49,7 +49,8 @@ def spread_of(axes: Axes, lines: Sequence[pd.Series], style: Style) -> None:
 
 
 def filled(axes: Axes, low: pd.Series, high: pd.Series, style: Style) -> None:
-    """The area between two lines, so pale that two of them can overlap."""
+    """The area between two lines where both are there, so pale that two of them can overlap."""
+    low, high = low.align(high, join="inner")
     axes.fill_between(low.index, low, high, color=style.colour, alpha=0.18, linewidth=0, gid=style.arm)
 
 

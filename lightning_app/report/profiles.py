@@ -138,7 +138,7 @@ def _panel(key: str, profile: _Profile, title: str, y: str, log_y: bool) -> Pane
         for when, epoch in profile.drawn.items():
             curve(axes, finite(numbered.loc[epoch]), _look(style.colour, when, style.arm), every=True)
         if (expected := profile.expected) is not None:
-            line = expected.iloc[0]
+            line = expected.iloc[0].filter(places)  # the last layers of a log may lack a number
             axes.plot([places[layer] for layer in line.index], line, color=INK, linestyle="--", linewidth=1)
         reach(axes, profile.mean)
 

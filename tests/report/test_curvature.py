@@ -10,6 +10,7 @@ import pytest
 
 from callbacks import HessianSpectrum
 from lightning_app.measures.curvature.spectrum import EDGES
+from lightning_app.report.page_data import gather
 from lightning_app.report.sections import curvature as curvature_section
 from lightning_app.report.spectra import samples_of
 from lightning_app.runs import Row, RunFolder
@@ -281,3 +282,13 @@ def test_parts_are_no_prefixes_and_have_a_row_each(run):
         assert found[3][0] == "2 of 4"
     by_layer = [float(x) for net, what, *_, x in data(text, "net,quantity,layer") if (net, what) == ("plain", "trace")]
     assert by_layer == [value(run, "plain", f"hessian/layer{number:02d}/trace", 6) for number in (1, 2)]
+
+
+@pytest.mark.parametrize("last", ["index_low", "condition10_low", "top1"])
+def test_a_log_may_end_between_both_ends_of_an_interval(tmp_path, last):
+    """Of a process that was killed while it wrote, or that writes now."""
+    run, names = RunFolder(tmp_path), ["unconverged", "top1", "top1_residual", "index_low", "index_high"]
+    names += ["condition10_low", "condition10_high"]
+    run.append(Row("net", epoch, epoch, f"hessian/{name}", 0.5) for epoch in (0, 1) for name in names)
+    run.append(Row("net", 2, 2, f"hessian/{name}", 0.5) for name in names[: names.index(last) + 1])
+    assert len(curvature_section.section(gather([run])).blocks) > 1

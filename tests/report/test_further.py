@@ -4,7 +4,7 @@ import csv
 import re
 
 from lightning_app.report import write_report
-from lightning_app.runs import Row
+from lightning_app.runs import Row, RunFolder
 from tests.report.test_page import Page, section
 
 
@@ -21,3 +21,11 @@ def test_a_new_measure_has_a_curve_and_its_layers_a_profile(run):
 
 def test_what_other_sections_show_is_not_shown_again(page):
     assert 'id="own-measures"' not in page
+
+
+def test_what_is_expected_of_a_layer_without_a_number_is_left_out(tmp_path):
+    """As at the end of a log whose process was killed."""
+    run = RunFolder(tmp_path)
+    numbers = ("own/layer01/a", "own/layer01/a_expected", "own/layer02/a_expected")
+    run.append(Row("net", epoch, epoch, name, 1.0) for epoch in (0, 1) for name in numbers)
+    assert "own-own-layers-0" in section(write_report([run]).read_text(), "own-measures")
