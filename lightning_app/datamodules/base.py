@@ -43,7 +43,7 @@ class Splits:
             samples, labels = getattr(self, f"{split}_images"), getattr(self, f"{split}_labels")
             if not isinstance(labels, Tensor) or labels.dtype != torch.int64 or labels.ndim != 1:
                 raise UserError(f"{split}_labels of a data set must be a tensor (n,) of int64, got {_kind(labels)}.")
-            if isinstance(samples, np.ndarray) or getattr(samples, "shape", (None,))[0] != len(labels):
+            if isinstance(samples, np.ndarray) or tuple(getattr(samples, "shape", ()))[:1] != (len(labels),):
                 raise UserError(
                     f"{split}_images of a data set must be a tensor of {len(labels)} samples, as there are labels, got "
                     f"{_kind(samples)}."

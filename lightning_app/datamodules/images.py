@@ -90,10 +90,10 @@ class ImageData(ResidentData):
     @override
     def to_device(self, samples: Tensor, labels: Tensor, training: bool) -> Resident:
         """Bytes, and for training, where configured, their mirror images and the black around them."""
-        if samples.dtype != torch.uint8:
+        if samples.dtype != torch.uint8 or samples.ndim != 4:
             raise UserError(
-                f"images of {type(self).__name__} must be uint8, 0 to 255, in the order (N, H, W, C), got {samples.dtype}: "
-                "shares of 1 are multiplied by 255 and rounded."
+                f"images of {type(self).__name__} must be uint8, 0 to 255, in the order (N, H, W, C), got {samples.dtype} of "
+                f"shape {tuple(samples.shape)}: shares of 1 are multiplied by 255 and rounded, and for grey levels C is 1."
             )
         augment = self.augment and training
         return ResidentImages(

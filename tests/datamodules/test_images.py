@@ -1,5 +1,6 @@
 """The datamodule without a trainer: splits, arguments, what it tells about itself."""
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -175,6 +176,7 @@ LABELS = torch.tensor([0, 1, 1])
             {"train_labels": LABELS + 1},
             "train_labels .* from 0 to 1, as class_names has 2 names, got labels from 1 to 2",
         ),
+        ({"train_images": torch.tensor(0)}, r"a tensor of 3 samples, .* got Tensor torch.int64 \(\)"),
         ({"test_labels": LABELS - 1}, "test_labels .* got labels from -1 to 0"),
         ({"test_images": torch.zeros(3, 8, 9, 3, dtype=torch.uint8)}, r"for training, \(8, 8, 3\), got \(8, 9, 3\)"),
     ],
@@ -189,11 +191,16 @@ def test_a_data_set_of_another_kind_is_refused(given, said):
 
 
 def test_images_that_are_no_bytes_and_a_load_that_returns_no_splits_are_refused():
-    """Shares of 1 would be 0, all of them."""
-    data = Synthetic()
-    data.load = lambda: replace(Synthetic().load(), train_images=torch.rand(60, 8, 8, 3))
-    with pytest.raises(UserError, match=r"images of Synthetic must be uint8, .* got torch.float32: shares of 1"):
-        next(iter(data.train_dataloader()))
+    """Shares of 1 would be 0, all of them; grey levels often come without a channel."""
+    grey = torch.zeros(60, 8, 8, dtype=torch.uint8)
+    for images, got in (
+        (torch.rand(60, 8, 8, 3), "float32 of shape (60, 8, 8, 3)"),
+        (grey, "uint8 of shape (60, 8, 8)"),
+    ):
+        data = Synthetic()
+        data.load = lambda images=images: replace(Synthetic().load(), train_images=images, test_images=images[:23])
+        with pytest.raises(UserError, match=re.escape(f"(N, H, W, C), got torch.{got}: shares of 1")):
+            next(iter(data.train_dataloader()))
     data = Synthetic()
     data.load = lambda: (1, 2)
     with pytest.raises(UserError, match=r"load\(\) of Synthetic must return Splits, got a tuple"):
