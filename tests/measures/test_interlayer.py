@@ -469,6 +469,17 @@ def test_n_of_tokens_is_their_number():
     assert found.median_hw == pytest.approx(found.median / math.sqrt(5))
 
 
+def test_batches_of_tokens_may_differ_in_length():
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Sequential(nn.Linear(5, 7), nn.Tanh(), nn.Linear(7, 5))).double().eval()
+    short, long = (torch.randn(2, length, 5, dtype=torch.float64) for length in (3, 9))
+
+    def samples(*batches):
+        return interlayer_cushions(net, [span_of(net, "0")], batches)["0"].samples
+
+    torch.testing.assert_close(samples(short, long), torch.cat([samples(short), samples(long)]))
+
+
 def test_attention_is_differentiated_as_it_is():
     torch.manual_seed(0)
     block = nn.TransformerEncoderLayer(4, 2, 8, batch_first=True).eval()

@@ -114,7 +114,7 @@ def interlayer_cushions(
         raise UserError("interlayer cushions need a net in evaluation mode, got one in training mode: call net.eval().")
     found: dict[str, list[Tensor]] = {span.name: [] for span in spans}
     taken: dict[str, int] = {}  # span -> its probes, 0 where exact
-    inputs: dict[str, tuple[int, int]] = {}  # entries and positions of a sample
+    shares: dict[str, float] = {}  # positions among the entries of a sample: 1 / C, of any size of maps
     # Few where all should lie in the cache, or in memory; many where matrices are prepared for all of them.
     size = 64 if probes else 4 if bn_mode == "batch1" else 100
     for number, images in enumerate(few for batch in batches for few in batch.split(size)):
@@ -125,32 +125,34 @@ def interlayer_cushions(
             own = [calls[module] for module in span.modules]
             if not number:
                 check_description(span, own, bn_mode)
-            inputs[span.name] = own[0].x[0].numel(), own[0].positions
+            shares[span.name] = own[0].positions / own[0].x[0].numel()
             jacobian = span_jacobian(span, own, bn_mode, before_relu)
             digest = hashlib.blake2b(repr((seed, number, span.name)).encode(), digest_size=7).digest()
             generator = torch.Generator(images.device).manual_seed(int.from_bytes(digest, "little"))
             taken[span.name] = 0 if probes is None or jacobian.has_closed_form else probes
             found[span.name].append(_measure(jacobian, own[0].x, taken[span.name], half, generator))
-    if not inputs and spans:
+    if not shares and spans:
         raise ValueError("interlayer cushions need at least one batch of images, got none.")
-    return {name: _statistics(torch.cat(parts, 1), *inputs[name], taken[name]) for name, parts in found.items()}
+    return {name: _statistics(torch.cat(parts, 1), shares[name], taken[name]) for name, parts in found.items()}
 
 
 def _measure(
     jacobian: ChainJacobian | DifferentiatedJacobian, x: Tensor, probes: int, half: bool, generator: torch.Generator
 ) -> Tensor:
-    """||x||, ||J x||, ||J||_F and its standard error. (4, B) float64 on the CPU"""
+    """||x||, entries of x, ||J x||, ||J||_F and its standard error. (5, B) float64 on the CPU"""
     pushing = jacobian.half() if half and isinstance(jacobian, ChainJacobian) else jacobian
     frobenius = frobenius_by_probes(pushing.push, pushing.x, probes, generator) if probes else jacobian.frobenius()
-    return torch.stack([sample_norms(x), sample_norms(jacobian.image), frobenius.norm, frobenius.error]).cpu()
+    size = sample_norms(x)
+    entries = torch.full_like(size, x[0].numel())
+    return torch.stack([size, entries, sample_norms(jacobian.image), frobenius.norm, frobenius.error]).cpu()
 
 
-def _statistics(measured: Tensor, entries: int, positions: int, probes: int) -> InterlayerStatistics:
-    x, image, norm, error = measured  # each (n,)
+def _statistics(measured: Tensor, share: float, probes: int) -> InterlayerStatistics:
+    x, entries, image, norm, error = measured  # each (n,)
     dead, flat = x == 0, (x != 0) & (norm == 0)  # a NaN is neither: it must show
     kept = ~(dead | flat)
-    mu = torch.where(kept, math.sqrt(entries) * image / (norm * x), math.nan)
-    to_hw = math.sqrt(positions / entries)
+    mu = torch.where(kept, entries.sqrt() * image / (norm * x), math.nan)
+    to_hw = math.sqrt(share)
     summary = _summary(mu[kept])
     return InterlayerStatistics(
         **summary,
