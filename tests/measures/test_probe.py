@@ -33,7 +33,7 @@ def data(count: int = 12, batch: int = 12, dtype: torch.dtype = torch.float32) -
 def assert_norms(found: dict[str, LayerNorms], expected: dict[str, LayerNorms], tolerance: float) -> None:
     assert found.keys() == expected.keys()
     for name in expected:
-        assert found[name].map_size == expected[name].map_size
+        assert found[name].map_sizes == expected[name].map_sizes
         for field in ("input", "branch", "output"):
             torch.testing.assert_close(
                 getattr(found[name], field),
@@ -67,7 +67,7 @@ def test_norms_loss_and_error_by_hand(residual):
             if layer.skip:
                 whole = branch.clone()
                 whole[:, : x.shape[1]] += x[:, :, :: layer.stride, :: layer.stride]
-        assert norms.map_size == tuple(x.shape[2:])
+        assert {*norms.map_sizes} == {tuple(x.shape[2:])}
         for value, of in ((norms.input, x), (norms.branch, branch), (norms.output, whole)):
             torch.testing.assert_close(value, of.flatten(1).norm(dim=1), rtol=1e-13, atol=0)
         x = (whole + layer.module.bias[:, None, None]).relu() if layer.is_conv else x
@@ -137,7 +137,7 @@ def test_linear_maps_on_sequences_and_layers_that_are_never_called():
     some = Attention()
     x = torch.randn(4, 7, 6)
     found = probe_forward(some, layers_of(some), [(x, torch.zeros(4, dtype=torch.long))])
-    assert {name: norms.map_size for name, norms in found.layers.items()} == {"layer01": (7,), "layer03": ()}
+    assert {name: norms.map_sizes[0] for name, norms in found.layers.items()} == {"layer01": (7,), "layer03": ()}
     expected = (x @ some.token.weight.T).flatten(1).norm(dim=1).double()
     torch.testing.assert_close(found.layers["layer01"].branch, expected, rtol=1e-6, atol=0)
     assert list(cushions(layers_of(some), found.layers)) == ["layer01", "layer03"]
@@ -224,3 +224,21 @@ def test_memory_does_not_grow_with_the_images():
     with Popen([sys.executable, "-c", MEMORY], stdout=subprocess.PIPE, text=True) as process:
         few, many = map(int, process.communicate()[0].split())
     assert many - few < 300 * 1024
+
+
+def test_batches_of_sequences_may_differ_in_length():
+    """Each sample's operator norm is that of its own map, and the order of the batches does not matter."""
+    torch.manual_seed(0)
+    some = Attention().double()
+    short, long = ((torch.randn(2, length, 6).double(), torch.tensor([0, 1])) for length in (3, 9))
+
+    def token(*batches):
+        layers = layers_of(some)
+        return cushions(layers, probe_forward(some, layers, batches).layers)["layer01"]
+
+    found = [token(short, long), token(long, short)]
+    of_kernel = torch.cat(
+        [each.samples * each.kernel_norm / each.operator_norm for each in (token(short), token(long))]
+    )
+    assert [one.median_operator for one in found] == [pytest.approx(float(of_kernel.quantile(0.5)))] * 2
+    assert all(math.isnan(one.operator_norm) and one.kernel_norm == token(short).kernel_norm for one in found)

@@ -43,9 +43,9 @@ class LayerNorms:
     input: Tensor  # (n,) float64, ||x||
     branch: Tensor  # (n,) float64, ||W x||
     output: Tensor  # (n,) float64, ||W x + S x||; the branch where the layer has no skip
-    # (H, W) of a convolution's input, of a transposed one's input, then its output; of a linear map what lies between batch and
-    # features; of an embedding the tokens.
-    map_size: tuple[int, ...]
+    # Of each sample: (H, W) of a convolution's input, of a transposed one's input, then its output; of a linear map what lies
+    # between batch and features; of an embedding the tokens.
+    map_sizes: tuple[tuple[int, ...], ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,6 +88,7 @@ def probe_forward(
     net, taps = _instrument(net, layers)
     places = [_place(layer) for layer in layers]
     results, size, count, terms, means = [], None, 0, 0, _Means(net, loss)
+    sizes: list[list[tuple[int, ...]]] = []  # of each sample, the maps of the called layers
     for images, labels in batches:
         means.look_at(images, labels)
         size, count, few = size or len(images), count + len(images), counted(labels, loss)
@@ -97,6 +98,8 @@ def probe_forward(
         # One tensor a batch (layers, 3, B): many small ones that are kept would lie where maps were freed, and by 2,000 images
         # the heap had grown by gigabytes. Stacked out here: in the compiled graph it costs a third of an evaluation.
         results.append((risk, errors, torch.stack([_of_all(three, len(labels)) for three in norms]) if norms else None))
+        maps = [tap.probe_maps[at] for tap, at in zip(taps, places) if at < len(tap.probe_maps)]
+        sizes += [maps] * len(labels)
     if not results:
         raise UserError("a probe needs at least one batch of (images, labels), got none: check the probe's loader.")
     if not terms:
@@ -104,10 +107,10 @@ def probe_forward(
     losses, wrongs, of_batches = zip(*results)
     stacked = [of_batch for of_batch in of_batches if of_batch is not None]
     by_layer = torch.cat(stacked, -1).cpu() if stacked else ()  # (called layers, 3, n): one transfer
-    called = [
-        (layer.name, tap.probe_maps[at]) for layer, tap, at in zip(layers, taps, places) if at < len(tap.probe_maps)
-    ]
-    found = {name: LayerNorms(x, branch, out, size) for (name, size), (x, branch, out) in zip(called, by_layer)}
+    called = [layer.name for layer, tap, at in zip(layers, taps, places) if at < len(tap.probe_maps)]
+    found = {
+        name: LayerNorms(x, branch, out, maps) for name, (x, branch, out), maps in zip(called, by_layer, zip(*sizes))
+    }
     risk_sum, wrong_sum = float(torch.stack(losses).sum()), float(torch.stack(wrongs).sum())
     return ProbeResult(
         loss=math.nan if means.contradicted else risk_sum / terms, error=wrong_sum / terms, count=count, layers=found

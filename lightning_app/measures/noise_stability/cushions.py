@@ -17,7 +17,7 @@ maps x to A x, zero padding included, about sqrt(output map) times larger. The b
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -50,7 +50,8 @@ class CushionStatistics:
 
     Unnamed statistics are the paper's reading with the kernel norm. Samples with the other norm are the same up to a
     factor: ``samples * kernel_norm / operator_norm``. Infinity: a residual layer with W = 0; NaN: no layer at all
-    (W = 0 and no skip), or only dead inputs.
+    (W = 0 and no skip), or only dead inputs. Where maps differ in size, each sample has an operator norm of its own, and the
+    layer's are NaN.
     """
 
     median: float  # over samples, the paper's reading, kernel norm
@@ -87,26 +88,30 @@ def cushions(layers: Sequence[Layer], norms: Mapping[str, LayerNorms]) -> dict[s
 
 
 def _layer_cushion(layer: Layer, norms: LayerNorms) -> CushionStatistics:
-    by = weight_norms(layer, norms.map_size)
+    by_size = {size: vars(weight_norms(layer, size)) for size in dict.fromkeys(norms.map_sizes)}
+    by = {
+        field.name: torch.tensor([by_size[size][field.name] for size in norms.map_sizes], dtype=torch.float64)
+        for field in fields(WeightNorms)
+    }
     alive = norms.input != 0  # a NaN is alive: it must show
 
     readings = {
-        "": (norms.output, by.kernel),
-        "_operator": (norms.output, by.operator),
-        "_transferred": (norms.output, by.transferred_kernel),
-        "_transferred_operator": (norms.output, by.transferred_operator),
-        "_branch": (norms.branch, by.kernel),
-        "_branch_operator": (norms.branch, by.operator),
+        "": (norms.output, "kernel"),
+        "_operator": (norms.output, "operator"),
+        "_transferred": (norms.output, "transferred_kernel"),
+        "_transferred_operator": (norms.output, "transferred_operator"),
+        "_branch": (norms.branch, "kernel"),
+        "_branch_operator": (norms.branch, "operator"),
     }
     samples = {
-        reading: torch.where(alive, numerator / (norm * norms.input), math.nan)
+        reading: torch.where(alive, numerator / (by[norm] * norms.input), math.nan)
         for reading, (numerator, norm) in readings.items()
     }
     paper = samples[""]
     # Not `torch.quantile`, which makes NaN of infinities.
     medians = ((reading, values[alive]) for reading, values in samples.items())
     found: dict[str, Any] = {f"median{key}": float(np.median(of)) if len(of) else math.nan for key, of in medians}
-    found |= {f"{name}_norm": value for name, value in vars(by).items()}
+    found |= {f"{name}_norm": float(of[0]) if (of == of[0]).all() else math.nan for name, of in by.items()}
     found |= {f"samples{reading}": samples[reading].float() for reading in ("", "_transferred", "_branch")}
     return CushionStatistics(
         minimum=float(paper[alive].min()) if alive.any() else math.nan,
@@ -118,7 +123,7 @@ def _layer_cushion(layer: Layer, norms: LayerNorms) -> CushionStatistics:
 
 
 def weight_norms(layer: Layer, map_size: tuple[int, ...]) -> WeightNorms:
-    """Kernel and operator norm of a layer, without and with the identity of its skip; ``map_size`` as in `LayerNorms`.
+    """Kernel and operator norm of a layer, without and with the identity of its skip; ``map_size`` of a sample in `LayerNorms`.
 
     >>> halves = nn.Linear(2, 2, bias=False)
     >>> _ = nn.init.constant_(halves.weight, 0.5)
@@ -145,7 +150,7 @@ def operator_norm(module: nn.Module, map_size: tuple[int, ...], weight: Tensor |
 
     Args:
         module: strides, padding, dilation and groups are taken from here, and the weight if none is given.
-        map_size: as in `LayerNorms`.
+        map_size: of a sample, as in `LayerNorms`.
 
     Cost: one pass over the weights. ``||K||_F sqrt(Ho Wo)`` is an upper bound, 20 to 25 % too large on 5x5 maps.
 
