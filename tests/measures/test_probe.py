@@ -242,3 +242,22 @@ def test_batches_of_sequences_may_differ_in_length():
     )
     assert [one.median_operator for one in found] == [pytest.approx(float(of_kernel.quantile(0.5)))] * 2
     assert all(math.isnan(one.operator_norm) and one.kernel_norm == token(short).kernel_norm for one in found)
+
+
+def test_a_loss_of_tokens_is_tried_on_batches_of_different_lengths():
+    """The first batch is of one class, so that the loss is tried once more on one that is not, and can be joined with it."""
+    torch.manual_seed(0)
+    some = nn.Linear(2, 3)
+
+    def batch(length, first):
+        return torch.randn(2, length, 2), torch.full((2, length), first)
+
+    def weighted(outputs, labels):
+        return F.cross_entropy(outputs.movedim(-1, 1), labels, torch.tensor([1.0, 2.0, 5.0]))
+
+    for loss, expected in (
+        (lambda outputs, labels: F.cross_entropy(outputs.movedim(-1, 1), labels), False),
+        (weighted, True),
+    ):
+        found = probe_forward(some, (), [batch(3, 0), batch(5, 1), batch(3, 1)], loss=loss)
+        assert math.isnan(found.loss) == expected

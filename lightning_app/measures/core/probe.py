@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 
+from lightning_app.common.calls import form_of
 from lightning_app.common.errors import UserError
 from lightning_app.common.isolation import unwrapped
 from lightning_app.identity import shortcut
@@ -235,7 +236,11 @@ class _Means:
             self._asked, self.contradicted = True, not self._is_mean([(images, labels)])
             if bool((labels == labels[0]).all()):  # which does not tell the weights of classes
                 self._alike = images[[0, 1]], labels[[0, 1]]
-        elif self._alike is not None and bool((labels != self._alike[1][0]).any()):
+        elif (
+            self._alike is not None
+            and form_of((images, labels)) == form_of(self._alike)  # else they cannot be joined
+            and bool((labels != self._alike[1][0]).any())
+        ):
             self.contradicted = not self._is_mean([self._alike, (images[:2], labels[:2])])
             self._alike = None
 
