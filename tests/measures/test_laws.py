@@ -26,6 +26,7 @@ from lightning_app.measures import (
     spectrum,
 )
 from lightning_app.networks import CifarResNet, blocks_of, layers_of
+from lightning_app.networks.residual_mlp import MeanStdNorm
 from tests.helpers import with_moved_norms
 
 X = torch.randn(6, 3, 8, 8, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
@@ -167,6 +168,7 @@ class DropPath(nn.Module):
         nn.LSTM(2, 2, 2, dropout=0.1),
         nn.MultiheadAttention(2, 1, dropout=0.1),
         DropPath(),
+        MeanStdNorm(2),
     ],
     ids=lambda part: type(part).__name__,
 )

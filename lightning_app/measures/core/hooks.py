@@ -177,7 +177,8 @@ def check_evaluating(net: nn.Module, measure: str) -> None:
         UserError: that names the part.
     """
     for name, module in net.named_modules():
-        if module.training and (isinstance(module, _MOVING) or any(_drops(module, rate) for rate in _RATES)):
+        moving = isinstance(module, _MOVING) or isinstance(getattr(module, "running_var", None), Tensor)
+        if module.training and (moving or any(_drops(module, rate) for rate in _RATES)):
             raise UserError(
                 f"{measure} needs the net in evaluation mode, and '{name or type(module).__name__}' is in training mode: "
                 "call net.eval()."
