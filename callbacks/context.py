@@ -139,9 +139,10 @@ class MeasureContext:
         sums, count = {name: torch.zeros_like(weight) for name, weight in weights.items()}, 0
         with evaluating(self.net), torch.inference_mode(False), torch.enable_grad(), adapted(self.net):
             for inputs, labels in self.batches():
+                if not (terms := counted(labels, self.loss)):  # the mean over none may be 0 / 0
+                    continue
                 loss = scalar_loss(self.loss(self.net(inputs), labels))
                 found = torch.autograd.grad(loss, [*weights.values()], materialize_grads=True)
-                terms = counted(labels, self.loss)
                 for name, one in zip(weights, found):
                     sums[name] += one * terms
                 count += terms

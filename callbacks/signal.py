@@ -282,8 +282,9 @@ def _of_probe(context: MeasureContext) -> Seen:
                     "Signal needs a net with a weight that is trained, and all of this one are frozen: set requires_grad, or "
                     "leave Signal out."
                 )
-            with _without_steps(net):
-                (loss * (counted(labels, context.loss) / total)).backward()
+            if terms := counted(labels, context.loss):  # the mean over none may be 0 / 0
+                with _without_steps(net):
+                    (loss * (terms / total)).backward()
     except BaseException:
         watch.close()
         raise

@@ -247,6 +247,23 @@ def test_samples_whose_label_is_ignored_count_in_nothing():
     assert names and ours == pytest.approx(theirs, rel=1e-4)
 
 
+def test_a_batch_of_ignored_labels_alone_does_not_spoil_the_others_where_its_mean_is_0_over_0():
+    def smoothed(outputs, labels):
+        logs, counts = F.log_softmax(outputs, 1), labels != -100
+        picked = 0.9 * logs.gather(1, labels.clamp(min=0)[:, None])[:, 0] + 0.1 * logs.mean(1)
+        return -(picked * counts).sum() / counts.sum()
+
+    torch.manual_seed(0)
+    net, some = nn.Linear(2, 3), (torch.randn(3, 2), torch.tensor([0, -100, 2]))
+    ignored = torch.randn(2, 2), torch.tensor([-100, -100])
+    alone, together = (MeasureContext(net, probe, smoothed) for probe in ([some], [some, ignored]))
+    torch.testing.assert_close(together.gradient(), alone.gradient())
+    hessians = [Hessian(net, context.samples(5), smoothed) for context in (alone, together)]
+    torch.testing.assert_close(*map(dense, hessians))
+    gradients = [Signal().evaluate(context)["signal/layer01/weight_gradient"] for context in (alone, together)]
+    assert gradients[0] == pytest.approx(gradients[1], rel=1e-6)
+
+
 def test_the_loss_that_a_net_in_half_precision_returns():
     half, batch = reader().bfloat16(), texts()
     risk = LayerCushion().evaluate(MeasureContext(half, [batch]))["probe/risk"]

@@ -64,14 +64,12 @@ class GaussNewton(ParameterMap):
         check_evaluating(self._net, matrix)
         adapt(self._net)
         self.parameters = chosen(self._net)
-        pieces = cut(batches, self.like.dtype, lambda inputs: CHUNK // max(1, inputs[:1].numel()))
+        pieces = cut(batches, loss, self.like.dtype, lambda inputs: CHUNK // max(1, inputs[:1].numel()))
         self._parts: list[tuple[int, Any]] = []
         kind = {"gauss_newton": curvlinops.GGNLinearOperator, "empirical_fisher": curvlinops.EFLinearOperator}[matrix]
         for inputs, labels in pieces:
             terms = _Terms(self._net, inputs, labels, loss)
             rows = self._checked(terms, loss, matrix)
-            if not len(rows):  # all labels of this piece are ignored
-                continue
             given = (terms, nn.CrossEntropyLoss(), [*self.parameters.values()], [(torch.zeros(1), rows)])
             self._parts.append((len(rows), kind(*given, check_deterministic=False, num_data=1)))
         if not self._parts:
@@ -90,8 +88,6 @@ class GaussNewton(ParameterMap):
         """The labels of the rows, of a loss that is their mean cross-entropy."""
         outputs = self._net(terms.inputs)
         rows, labels = rows_of(outputs, terms.labels, loss)
-        if not len(labels):
-            return labels
         asked, known = float(loss(outputs, terms.labels)), float(F.cross_entropy(rows, labels))
         if not math.isfinite(asked) and not math.isfinite(known):
             raise DivergedError(f"{matrix} needs a finite loss, and that of this net is {known}: it diverged.")

@@ -129,7 +129,7 @@ class Hessian(ParameterMap):
         self._loss = loss
         self.parameters = chosen(self._net, names)
         self._weights = list(self.parameters.values())
-        self._chunks = cut(batches, self.like.dtype, lambda inputs: CHUNK // max(1, inputs[:1].numel()))
+        self._chunks = cut(batches, loss, self.like.dtype, lambda inputs: CHUNK // max(1, inputs[:1].numel()))
         self._terms = sum(counted(labels, loss) for _, labels in self._chunks)
         if not self._terms:
             raise UserError(
@@ -139,7 +139,7 @@ class Hessian(ParameterMap):
         self._check_loss()
         of_number = self._graph_of_number()
         self._chunks = cut(
-            self._chunks, self.like.dtype, lambda inputs: int(GRAPH // max(1, of_number * inputs[:1].numel()))
+            self._chunks, loss, self.like.dtype, lambda inputs: int(GRAPH // max(1, of_number * inputs[:1].numel()))
         )
         self.chunk = max(len(labels) for _, labels in self._chunks)
         kept = self._how_many_fit(memory, of_number)
@@ -364,14 +364,15 @@ def chosen(net: nn.Module, names: Sequence[str] | None = None) -> dict[str, nn.P
     return chosen
 
 
-def cut(batches: Batches, dtype: torch.dtype, at_most: Callable[[Any], int]) -> list[tuple[Any, Tensor]]:
-    """The samples in pieces of at most so many, whatever the loader's batch size."""
+def cut(batches: Batches, loss: Loss, dtype: torch.dtype, at_most: Callable[[Any], int]) -> list[tuple[Any, Tensor]]:
+    """The samples in pieces of at most so many, whatever the loader's batch size; without pieces in which no label counts, whose
+    mean loss may be 0 / 0."""
     pieces: list[tuple[Any, Tensor]] = []
     for inputs, labels in batches:
         inputs, labels = _in_dtype(dtype, inputs, labels)
         size = max(1, at_most(inputs))
         pieces += zip(inputs.split(size), labels.split(size))
-    return [(inputs, labels) for inputs, labels in pieces if len(labels)]
+    return [(inputs, labels) for inputs, labels in pieces if counted(labels, loss)]
 
 
 def _in_dtype(dtype: torch.dtype, *tensors: Any) -> list[Any]:
