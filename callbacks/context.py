@@ -118,7 +118,11 @@ class MeasureContext:
         """The net, or before training a copy whose BatchNorms have the statistics of probe samples: they have none yet."""
         if not needs_recalibration(self.net):
             return self.net
-        inputs = joined([inputs for inputs, _ in self.samples(RECALIBRATION)])
+        samples = self.samples(RECALIBRATION)
+        form = form_of(
+            max(samples, key=lambda batch: len(batch[1]))
+        )  # sequences of other lengths cannot be joined with it
+        inputs = joined([batch[0] for batch in samples if form_of(batch) == form])
         return recalibrated(self.net, inputs, self.max_batch)
 
     def gradient(self) -> dict[str, Tensor]:

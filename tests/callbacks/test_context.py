@@ -40,6 +40,15 @@ def test_samples_are_spread_evenly_in_order_and_no_more_at_a_time_than_memory_al
     assert of_net.largest == max(len(labels) for _, labels in of_net.batches())
 
 
+def test_normalisations_get_the_statistics_of_sequences_of_one_length():
+    """Those of the largest batch, where lengths differ."""
+    net = nn.Sequential(nn.BatchNorm1d(1, momentum=1.0))
+    short, long = torch.arange(4.0).view(2, 1, 2), torch.arange(9.0).view(3, 1, 3)
+    batches = [(short, torch.zeros(2, dtype=torch.long)), (long, torch.zeros(3, dtype=torch.long))]
+    found = MeasureContext(net, batches).recalibrated()[0]
+    assert found.running_mean.item() == pytest.approx(4.0) and found.running_var.item() == pytest.approx(7.5)
+
+
 def test_few_samples_of_each_batch_are_joined_where_their_shapes_allow():
     """As large as the probe's batches of 7, 7 and 6, which hold 4, 3 and 3 of ten samples; texts may be padded apart."""
     of_net = MeasureContext(nn.Linear(3, 2), probe([(7, 3), (7, 3), (6, 3)]))
