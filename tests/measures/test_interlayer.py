@@ -275,6 +275,12 @@ def test_in_float32_too_the_defect_of_a_plain_block_is_no_rounding_error():
         close(single, precise, rel=1e-3)
 
 
+def test_so_it_is_in_a_block_without_weights():
+    block, x = nn.Sequential(nn.BatchNorm2d(3, affine=False)).eval(), torch.randn(2, 3, 6, 6)
+    single = measure(block, x=x, bn_mode="batch1").samples
+    close(single, measure(copy.deepcopy(block).double(), x=x.double(), bn_mode="batch1").samples, rel=1e-3)
+
+
 def test_batch_normalisation_is_put_back_as_it_was():
     block, x = seeded(AnyBlock), maps()
     state, expected = copy.deepcopy(block.state_dict()), block(x)

@@ -175,15 +175,14 @@ def span_jacobian(
 
 
 def _differentiated(span: Span, x: Tensor, bn_mode: BnMode, before_relu: bool) -> DifferentiatedJacobian:
-    precise = span
+    precise, wide = span, x
     if bn_mode == "batch1":
         precise = Span(span.name, tuple(own_copy(module).double() for module in span.modules))
+        wide = x.double()
 
     def through(blocks: Span, t: Tensor) -> Tensor:
         with normalising(bn_mode, *blocks.modules), attention_written_out():
             return blocks(t, before_relu)
 
-    like = next((parameter for module in precise.modules for parameter in module.parameters()), x)
-    wide = x.to(like.dtype)
     image = push(lambda t: through(precise, t), wide, wide[None])[1][0]
     return DifferentiatedJacobian(lambda t: through(span, t), x, image)
