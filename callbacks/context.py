@@ -13,7 +13,7 @@ from lightning_app.common.calls import PAIRS, Inputs, adapted, form_of, joined, 
 from lightning_app.common.errors import UserError
 from lightning_app.common.isolation import device_of, evaluating, trained_weights, unwrapped, with_float64
 from lightning_app.measures import needs_recalibration, recalibrated
-from lightning_app.measures.core.hooks import own_copy
+from lightning_app.measures.core.hooks import HALF, own_copy
 from lightning_app.measures.core.losses import (
     Batch,
     Loss,
@@ -91,6 +91,8 @@ class MeasureContext:
 
     def batches(self) -> Iterator[Batch]:
         """All probe samples on the net's device and in its precision, at most `max_batch` at a time.
+
+        That is the first weight's; samples in half precision stay so where any weight is.
 
         Raises:
             UserError: when iterated over, for a batch that `pair_of` does not take, or a net without parameters.
@@ -185,11 +187,16 @@ class MeasureContext:
         if not weights:
             raise UserError(f"there is nothing to measure in a {type(self.net).__name__} without parameters.")
         like = next(filter(torch.is_floating_point, weights), weights[0])  # the first one may be a table of indices
+        half = {weight.dtype for weight in weights} & {*HALF}  # beside float32 it may be what the net takes
+
+        def moved(each: Tensor) -> Tensor:
+            asis = each.dtype in half or not each.is_floating_point()
+            return _differentiable(each.to(like.device, each.dtype if asis else like.dtype))
+
         found, returned = False, isinstance(self.loss, ReturnedLoss)
         for batch in self._probe:
             inputs, labels = pair_of(batch, self.net, with_labels=returned)
-            inputs = inputs.to(like.device, like.dtype if inputs.is_floating_point() else None)
-            inputs = inputs.each(_differentiable) if isinstance(inputs, Inputs) else _differentiable(inputs)
+            inputs = inputs.each(moved) if isinstance(inputs, Inputs) else moved(inputs)
             if isinstance(self.loss, (LossOfMaps, ReturnedLoss)) and not found:
                 with evaluating(self.net):
                     self.loss.look(self.net, inputs)

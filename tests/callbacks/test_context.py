@@ -7,7 +7,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from callbacks import Measure, MeasureContext, StatefulMeasure
+from callbacks import (
+    BnLambda,
+    InterlayerCushion,
+    LayerCushion,
+    Measure,
+    MeasureContext,
+    NoiseStability,
+    Signal,
+    StatefulMeasure,
+)
 from lightning_app.common.errors import UserError
 from tests.helpers import arm, context
 
@@ -127,3 +136,29 @@ def test_a_context_by_hand_leaves_a_net_in_training_mode_as_it_was():
     assert net.training and torch.equal(torch.get_rng_state(), state)
     again = by_hand.gradient()
     assert all(torch.equal(gradient[name], again[name]) for name in gradient)
+
+
+class Float32Norm(nn.LayerNorm):
+    """As nets in half precision have them: in float32, between layers that are not."""
+
+    def forward(self, x):
+        return super().forward(x.float()).to(x.dtype)
+
+
+def test_a_net_whose_first_weight_is_in_float32_and_others_are_not_takes_samples_in_half_precision():
+    class Block(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.norm, self.linear = Float32Norm(4), nn.Linear(4, 4).bfloat16()
+
+        def forward(self, x):
+            return x + self.linear(self.norm(x)).relu()
+
+    torch.manual_seed(0)
+    net = nn.Sequential(Float32Norm(4), nn.Sequential(Block(), Block()), nn.Linear(4, 3).bfloat16())
+    of_net = MeasureContext(net, [(torch.randn(6, 4).bfloat16(), torch.arange(6) % 3)])
+    assert {inputs.dtype for inputs, _ in of_net.batches()} == {torch.bfloat16}
+    for one in (LayerCushion(), InterlayerCushion(), NoiseStability(samples=4), BnLambda(), Signal()):
+        assert one.evaluate(of_net)
+    whole = MeasureContext(net[2], [(torch.randn(6, 4), torch.arange(6) % 3)])
+    assert {inputs.dtype for inputs, _ in whole.batches()} == {torch.bfloat16}

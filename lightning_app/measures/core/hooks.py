@@ -24,7 +24,7 @@ from lightning_app.common.isolation import tensors_in, unwrapped
 _IN_PLACE = {torch.relu_, Tensor.relu_}
 RELUS = {F.relu, torch.relu, Tensor.relu} | _IN_PLACE  # nn.ReLU calls F.relu; F.relu_ is torch.relu_
 
-_HALF = (torch.bfloat16, torch.float16)
+HALF = (torch.bfloat16, torch.float16)
 _MOVING = (_NormBase, _DropoutNd, nn.RReLU)  # in training mode something else
 _RATES = ("p", "dropout", "drop_prob")  # also of attention, LSTMs, StochasticDepth of torchvision, DropPath of timm
 
@@ -96,12 +96,12 @@ def widened(net: nn.Module, samples: Sequence[Any]) -> tuple[nn.Module, list[Any
 
     Any other net as it is, and one whose ``forward`` casts to half precision itself.
     """
-    if not any(weights.dtype in _HALF for weights in net.parameters()) or not samples:
+    if not any(weights.dtype in HALF for weights in net.parameters()) or not samples:
         return net, [*samples]
     copied = own_copy(net)
     for values in (*copied.parameters(), *copied.buffers()):
-        values.data = values.data.float() if values.dtype in _HALF else values.data
-    half = [any(each.dtype in _HALF for each in sample_tensors(inputs)) for inputs in samples]
+        values.data = values.data.float() if values.dtype in HALF else values.data
+    half = [any(each.dtype in HALF for each in sample_tensors(inputs)) for inputs in samples]
     wide = [inputs.to(dtype=torch.float32) if each else inputs for inputs, each in zip(samples, half)]
     try:
         call(copied, wide[0])
