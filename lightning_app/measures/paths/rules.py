@@ -253,10 +253,9 @@ def _max_pool(func: Any, total: Tensor, x: Any, *args: Any, **kwargs: Any) -> Pa
     """Each output is one of the inputs: the one that is largest in the sum."""
     kwargs = {**kwargs, "return_indices": True}
     total, places = on_sum(WITH_PLACES["adaptive" in func.__name__][total.ndim], x, *args, **kwargs)
-    first = places.ndim - total.ndim + 2  # maps are flattened, (B, C, places)
 
     def chosen(part: Tensor) -> Tensor:
-        return part.flatten(first).gather(first, places.flatten(first)).reshape(total.shape)
+        return part.flatten(2).gather(2, places.flatten(2)).reshape(total.shape)  # (B, C, places)
 
     return x.parts.mapped(chosen)
 
