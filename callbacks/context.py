@@ -121,9 +121,8 @@ class MeasureContext:
         if not needs_recalibration(self.net):
             return self.net
         samples = self.samples(RECALIBRATION)
-        form = form_of(
-            max(samples, key=lambda batch: len(batch[1]))
-        )  # sequences of other lengths cannot be joined with it
+        largest = max(samples, key=lambda batch: len(batch[1]))
+        form = form_of(largest)  # sequences of other lengths cannot be joined with it
         inputs = joined([batch[0] for batch in samples if form_of(batch) == form])
         return recalibrated(self.net, inputs, self.max_batch)
 
