@@ -118,9 +118,8 @@ def _main() -> int:
     except ImportError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    if isinstance(sys.stdout, TextIOWrapper):  # some locales know no λ, and some files have names that are no UTF-8
-        known = sys.stdout.encoding.lower() in ("utf-8", "utf8")
-        sys.stdout.reconfigure(errors="surrogateescape" if known else "replace")
+    if isinstance(sys.stdout, TextIOWrapper) and sys.stdout.encoding.lower() not in ("utf-8", "utf8"):
+        sys.stdout.reconfigure(errors="replace")  # some locales know no λ
     # Read when PyTorch loads OpenMP: threads that wait spin, by default so long that beside another program all processors
     # are busy waiting for a thread that has none. A thirtieth of it costs nothing on a quiet machine; none at all costs a third.
     if "OMP_WAIT_POLICY" not in os.environ:

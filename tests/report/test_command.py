@@ -1,7 +1,6 @@
 """The command: where the page goes, and one message for a mistake."""
 
 import errno
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -119,10 +118,3 @@ def test_the_home_of_a_user_who_is_not_there_is_one_message(words, capsys):
     assert main([*words, "~nobody-of-that-name/runs"]) == 2
     said = capsys.readouterr().err
     assert said.startswith("error: expected a path, got ~nobody-of-that-name/runs") and "in full" in said
-
-
-def test_a_name_that_is_no_text_of_the_locale_s_is_printed_as_its_bytes(make, tmp_path):
-    run = make("a", ["plain"], 1).path.rename(tmp_path / os.fsdecode(b"run\xff"))
-    words = [sys.executable, str(ROOT / "main.py"), "report", str(run)]
-    done = subprocess.run(words, env=os.environ | {"PYTHONIOENCODING": "utf-8:strict"}, capture_output=True)
-    assert done.returncode == 0 and done.stdout == b"report: " + os.fsencode(run / "report.html") + b"\n"
