@@ -23,6 +23,7 @@ from lightning_app.measures.core.losses import (
     cross_entropy,
     evenly_spread,
     loss_of_net,
+    of_one_form,
     scalar_loss,
 )
 from lightning_app.measures.curvature.hessian import MEMORY
@@ -92,7 +93,7 @@ class MeasureContext:
     def batches(self) -> Iterator[Batch]:
         """All probe samples on the net's device and in its precision, at most `max_batch` at a time.
 
-        That is the first weight's; samples in half precision stay so where any weight is.
+        That is the precision of the first floating-point weight. Samples in bfloat16 or float16 keep it if some weight has it.
 
         Raises:
             UserError: when iterated over, for a batch that `pair_of` does not take, or a net without parameters.
@@ -120,10 +121,7 @@ class MeasureContext:
         """The net, or before training a copy whose BatchNorms have the statistics of probe samples: they have none yet."""
         if not needs_recalibration(self.net):
             return self.net
-        samples = self.samples(RECALIBRATION)
-        largest = max(samples, key=lambda batch: len(batch[1]))
-        form = form_of(largest)  # sequences of other lengths cannot be joined with it
-        inputs = joined([batch[0] for batch in samples if form_of(batch) == form])
+        inputs = joined([inputs for inputs, _ in of_one_form(self.samples(RECALIBRATION))])
         return recalibrated(self.net, inputs, self.max_batch)
 
     def gradient(self) -> dict[str, Tensor]:

@@ -14,7 +14,7 @@ from callbacks.measure import Measure
 from callbacks.protocol import trained_here, why_unseen
 from lightning_app.common.calls import adapted
 from lightning_app.common.errors import UserError
-from lightning_app.common.isolation import compiled_parts, trained_weights
+from lightning_app.common.isolation import compiled_parts, tensors_in, trained_weights
 from lightning_app.measures.core.losses import counted, scalar_loss
 from lightning_app.measures.signal import SignalWatch, Sums, expected, gathered, profile
 from lightning_app.runs.members import members_of
@@ -276,15 +276,20 @@ def _of_probe(context: MeasureContext) -> Seen:
     try:
         for inputs, labels in batches:
             with adapted(net):  # before training the net may be a copy of the context's
-                loss = scalar_loss(context.loss(net(inputs), labels))
+                outputs = net(inputs)
+                loss = scalar_loss(context.loss(outputs, labels))
             if not loss.requires_grad:
                 raise UserError(
                     "Signal needs a net with a weight that is trained, and all of this one are frozen: set requires_grad, or "
                     "leave Signal out."
                 )
-            if terms := counted(labels, context.loss):  # the mean over none may be 0 / 0
-                with _without_steps(net):
-                    (loss * (terms / total)).backward()
+            terms = counted(labels, context.loss)
+            if (
+                not terms
+            ):  # the mean over none may be 0 / 0; gradients are 0, and count as those of other ignored labels
+                loss = torch.stack([x.sum() for x in tensors_in(outputs) if x.ndim and x.requires_grad]).sum()
+            with _without_steps(net):
+                (loss * (terms / total)).backward()
     except BaseException:
         watch.close()
         raise

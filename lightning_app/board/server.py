@@ -126,7 +126,7 @@ class Handler(BaseHTTPRequestHandler):
             query = parse_qs(url.query, max_num_fields=FIELDS)
             runs, step = query.get("run", []), int(query.get("step", ["0"])[0])
         except ValueError:
-            return self.send_error(HTTPStatus.BAD_REQUEST, "the query is none of this page's")
+            return self.send_error(HTTPStatus.BAD_REQUEST, "the address is none of this page's")
         token, _, place = url.path.removeprefix("/").partition("/")
         if not hmac.compare_digest(token.encode(), self.server.token.encode()):
             self.send_error(HTTPStatus.FORBIDDEN, "open the address that the board has printed: it has a token")

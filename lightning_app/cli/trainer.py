@@ -45,10 +45,11 @@ class Trainer(pl.Trainer):
             kwargs["use_distributed_sampler"] = False
         super().__init__(*args, **kwargs)
         if not self._supports(self.strategy):
-            asked = kwargs.get("strategy", "auto")
+            asked = kwargs.get("strategy")
+            name = asked if isinstance(asked, str) and asked != "auto" else type(self.strategy).__name__
             raise UserError(
                 "trainer.strategy: expected auto, seeds or ddp, which train whole nets in processes that are commands of their "
-                f"own (start_method popen), got {asked if isinstance(asked, str) else type(asked).__name__}."
+                f"own (start_method popen), got {name}."
             )
         # Private parts of Lightning, checked by tests/test_private_parts.py. Its own signal handlers talk to other ranks,
         # which may wait for each other for ever within a handler, and save to a file of their own under SLURM.
@@ -71,10 +72,10 @@ class Trainer(pl.Trainer):
 
     @staticmethod
     def _supports(strategy: Strategy) -> bool:
-        """Nets are measured whole, and a process that is a copy of this one (ddp_spawn) would need its open files."""
+        """Nets are measured whole, and processes that are started from within this one (ddp_spawn) would need its open files."""
         commands = subprocess_script._SubprocessScriptLauncher
         return isinstance(strategy, SingleDeviceStrategy) or (
-            isinstance(strategy, DDPStrategy) and isinstance(strategy.launcher, commands)
+            type(strategy) in (DDPStrategy, SeedSharding) and isinstance(strategy.launcher, commands)
         )
 
     @property

@@ -82,10 +82,10 @@ def sample_tensors(inputs: Any) -> list[Tensor]:
     return inputs.tensors if isinstance(inputs, Inputs) else [inputs]
 
 
-def form_of(batch: tuple[Any, Tensor]) -> list[tuple[torch.Size, torch.dtype]]:
+def form_of(batch: tuple[Any, Tensor]) -> tuple[tuple[torch.Size, torch.dtype], ...]:
     """Shapes and types of a sample and a label: batches in which they are the same can be `joined`."""
     inputs, labels = batch
-    return [(each.shape[1:], each.dtype) for each in (*sample_tensors(inputs), labels)]
+    return tuple((each.shape[1:], each.dtype) for each in (*sample_tensors(inputs), labels))
 
 
 def joined(parts: Sequence[Any]) -> Any:

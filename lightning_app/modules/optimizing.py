@@ -145,7 +145,7 @@ def step(optimizer: LightningOptimizer, gradients: Callable[[], Tensor | None], 
     inner.zero_grad()  # of the step before: an optimizer that calls its closure late must not use them
     try:
         optimizer.step(closure)
-    except (AssertionError, RuntimeError, TypeError) as error:
+    except (AssertionError, AttributeError, RuntimeError, TypeError) as error:
         if calls:
             raise
         raise UserError(f"{late} It stopped with {type(error).__name__}: {error}") from error

@@ -26,10 +26,14 @@ Draw = Callable[[Axes], None]
 def joined(values: Iterable[float] | Iterable[str]) -> str:
     """Each value once, in order, fractions of an epoch with four digits.
 
-    >>> joined([8, 0, 8]), joined([0.123456, 2]), joined([1000.25, 12345.0])
-    ('0 and 8', '0.1235 and 2', '1000.25 and 12345')
+    >>> joined([8, 0, 8]), joined([0.123456, 2.0]), joined([1000.25, 12345.0]), joined([2.5e-5])
+    ('0 and 8', '0.1235 and 2', '1000.25 and 12345', '2.5e-05')
     """
-    return " and ".join(str(whole(round(each, 4)) if isinstance(each, float) else each) for each in sorted({*values}))
+    return " and ".join(_epoch(each) if isinstance(each, float) else str(each) for each in sorted({*values}))
+
+
+def _epoch(value: float) -> str:
+    return str(whole(round(value, 4))) if value >= 1 else f"{value:.4g}"
 
 
 def group_legend(page: PageData, first: bool = False) -> list[Entry]:

@@ -262,6 +262,9 @@ def test_a_batch_of_ignored_labels_alone_does_not_spoil_the_others_where_its_mea
     torch.testing.assert_close(*map(dense, hessians))
     gradients = [Signal().evaluate(context)["signal/layer01/weight_gradient"] for context in (alone, together)]
     assert gradients[0] == pytest.approx(gradients[1], rel=1e-6)
+    joined = MeasureContext(net, [tuple(map(torch.cat, zip(some, ignored)))], smoothed)
+    of_outputs = [Signal().evaluate(context)["signal/layer01/gradient"] for context in (together, joined)]
+    assert of_outputs[0] == pytest.approx(of_outputs[1], rel=1e-6)
 
 
 def test_the_loss_that_a_net_in_half_precision_returns():

@@ -1,5 +1,7 @@
 """What a measure is given, without a trainer: its samples in order and within memory, its gradient, what it keeps."""
 
+import copy
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -160,5 +162,10 @@ def test_a_net_whose_first_weight_is_in_float32_and_others_are_not_takes_samples
     assert {inputs.dtype for inputs, _ in of_net.batches()} == {torch.bfloat16}
     for one in (LayerCushion(), InterlayerCushion(), NoiseStability(samples=4), BnLambda(), Signal()):
         assert one.evaluate(of_net)
+    samples = [(inputs.float(), labels) for inputs, labels in of_net.batches()]
+    in_float32 = LayerCushion().evaluate(MeasureContext(copy.deepcopy(net).float(), samples))
+    found = LayerCushion().evaluate(of_net)
+    medians = {key for key in found if key.endswith("/median")}
+    assert medians and all(found[key] == pytest.approx(in_float32[key], rel=0.02) for key in medians)
     whole = MeasureContext(net[2], [(torch.randn(6, 4), torch.arange(6) % 3)])
     assert {inputs.dtype for inputs, _ in whole.batches()} == {torch.bfloat16}

@@ -177,7 +177,7 @@ def check_evaluating(net: nn.Module, measure: str) -> None:
         UserError: that names the part.
     """
     for name, module in net.named_modules():
-        moving = isinstance(module, _MOVING) or isinstance(getattr(module, "running_var", None), Tensor)
+        moving = isinstance(module, _MOVING) or (hasattr(module, "running_var") and hasattr(module, "momentum"))
         if module.training and (moving or any(_drops(module, rate) for rate in _RATES)):
             raise UserError(
                 f"{measure} needs the net in evaluation mode, and '{name or type(module).__name__}' is in training mode: "

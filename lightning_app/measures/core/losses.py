@@ -1,5 +1,6 @@
 """Losses of labels a sample and of labels a token: what the mean of a batch is over, and what is wrong in it."""
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -213,17 +214,30 @@ def _weighted_classes(loss: Any) -> int:
 
 
 def _few(pieces: Sequence[Batch]) -> Batch:
-    """At most `TRIED` samples, evenly spread over the pieces that have the form of the largest one.
+    """At most `TRIED` samples, evenly spread over pieces of one form.
 
-    No more than that one has, which says what fits into memory, but two at least: one alone is its own mean.
+    No more than the largest one has, which says what fits into memory, but two at least: one alone is its own mean.
 
     >>> _few([(torch.arange(3), torch.arange(3)), (torch.arange(3, 16), torch.arange(3, 16))])[1].tolist()
     [0, 2, 4, 6, 8, 10, 12, 14]
     """
-    form = form_of(max(pieces, key=lambda piece: len(piece[1])))  # sequences of another length cannot be joined with it
-    alike = [piece for piece in pieces if form_of(piece) == form]
+    alike = of_one_form(pieces)
     some, of_some = zip(*evenly_spread(alike, max(2, min(TRIED, max(len(labels) for _, labels in alike)))))
     return joined(some), torch.cat(of_some)
+
+
+def of_one_form(batches: Sequence[Batch]) -> list[Batch]:
+    """Those of the form that most samples have: sequences of different lengths cannot be joined.
+
+    >>> one, two = torch.zeros(1, 5), torch.zeros(2, 9)
+    >>> [len(labels) for _, labels in of_one_form([(two, torch.zeros(2)), *[(one, torch.zeros(1))] * 3])]
+    [1, 1, 1]
+    """
+    samples = Counter[Any]()
+    for batch in batches:
+        samples[form_of(batch)] += len(batch[1])
+    ((form, _),) = samples.most_common(1)
+    return [batch for batch in batches if form_of(batch) == form]
 
 
 def evenly_spread(batches: Sequence[Batch], count: int) -> Iterator[Batch]:

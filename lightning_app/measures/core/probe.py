@@ -21,7 +21,7 @@ from lightning_app.common.calls import form_of
 from lightning_app.common.errors import UserError
 from lightning_app.common.isolation import unwrapped
 from lightning_app.identity import shortcut
-from lightning_app.measures.core.hooks import check_evaluating, sample_norms, shared_copy
+from lightning_app.measures.core.hooks import HALF, check_evaluating, sample_norms, shared_copy
 from lightning_app.measures.core.losses import (
     Loss,
     ReturnedLoss,
@@ -196,7 +196,7 @@ class _WithoutHooks(nn.Module):
 
 
 def _wide(x: Tensor) -> Tensor:
-    return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+    return x.float() if x.dtype in HALF else x
 
 
 def _step(
@@ -232,6 +232,7 @@ class _Means:
         self._alike: tuple[Any, Tensor] | None = None  # two of the first batch, where that is of one class
 
     def look_at(self, images: Any, labels: Tensor) -> None:
+        """Ask of the first batch, and where that is of one class, with the first batch of another class once more."""
         if not self._asked and len(labels) > 1:  # one sample says nothing
             self._asked, self.contradicted = True, not self._is_mean([(images, labels)])
             if bool((labels == labels[0]).all()):  # which does not tell the weights of classes

@@ -365,8 +365,10 @@ def chosen(net: nn.Module, names: Sequence[str] | None = None) -> dict[str, nn.P
 
 
 def cut(batches: Batches, loss: Loss, dtype: torch.dtype, at_most: Callable[[Any], int]) -> list[tuple[Any, Tensor]]:
-    """The samples in pieces of at most so many, whatever the loader's batch size; without pieces in which no label counts, whose
-    mean loss may be 0 / 0."""
+    """The samples in pieces of at most so many, whatever the loader's batch size.
+
+    Pieces in which no label counts are left out: their mean loss may be 0 / 0.
+    """
     pieces: list[tuple[Any, Tensor]] = []
     for inputs, labels in batches:
         inputs, labels = _in_dtype(dtype, inputs, labels)

@@ -17,7 +17,7 @@ maps x to A x, zero padding included, about sqrt(output map) times larger. The b
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import astuple, dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -82,17 +82,19 @@ def cushions(layers: Sequence[Layer], norms: Mapping[str, LayerNorms]) -> dict[s
     Range: plain and transferred with the operator norm 0..1; with the kernel norm 0..sqrt(U V), 3 for 3x3 kernels of
     stride 1; paper's reading of a residual layer 0..infinity.
 
-    Cost: a few passes over the weights.
+    Cost: a few passes over the weights, for each size of maps.
     """
     return {layer.name: _layer_cushion(layer, norms[layer.name]) for layer in layers if layer.name in norms}
 
 
 def _layer_cushion(layer: Layer, norms: LayerNorms) -> CushionStatistics:
-    by_size = {size: vars(weight_norms(layer, size)) for size in dict.fromkeys(norms.map_sizes)}
+    sizes = {size: number for number, size in enumerate(dict.fromkeys(norms.map_sizes))}
+    of_sizes = [astuple(weight_norms(layer, size)) for size in sizes]
+    of_samples = torch.tensor([sizes[size] for size in norms.map_sizes]) if len(sizes) > 1 else 0
+    columns = torch.tensor(of_sizes, dtype=torch.float64).T  # (4, sizes)
     by = {
-        field.name: torch.tensor([by_size[size][field.name] for size in norms.map_sizes], dtype=torch.float64)
-        for field in fields(WeightNorms)
-    }
+        field.name: column[of_samples] for field, column in zip(fields(WeightNorms), columns)
+    }  # (n,), or () of one size
     alive = norms.input != 0  # a NaN is alive: it must show
 
     readings = {
@@ -111,7 +113,7 @@ def _layer_cushion(layer: Layer, norms: LayerNorms) -> CushionStatistics:
     # Not `torch.quantile`, which makes NaN of infinities.
     medians = ((reading, values[alive]) for reading, values in samples.items())
     found: dict[str, Any] = {f"median{key}": float(np.median(of)) if len(of) else math.nan for key, of in medians}
-    found |= {f"{name}_norm": float(of[0]) if (of == of[0]).all() else math.nan for name, of in by.items()}
+    found |= {f"{name}_norm": float(of.flatten()[0]) if len(of.unique()) == 1 else math.nan for name, of in by.items()}
     found |= {f"samples{reading}": samples[reading].float() for reading in ("", "_transferred", "_branch")}
     return CushionStatistics(
         minimum=float(paper[alive].min()) if alive.any() else math.nan,
