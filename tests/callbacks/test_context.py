@@ -165,7 +165,8 @@ def test_a_net_whose_first_weight_is_in_float32_and_others_are_not_takes_samples
     samples = [(inputs.float(), labels) for inputs, labels in of_net.batches()]
     in_float32 = LayerCushion().evaluate(MeasureContext(copy.deepcopy(net).float(), samples))
     found = LayerCushion().evaluate(of_net)
-    medians = {key for key in found if key.endswith("/median")}
-    assert medians and all(found[key] == pytest.approx(in_float32[key], rel=0.02) for key in medians)
+    cushions = [key for key in found if key.startswith("cushion/")]
+    assert len(cushions) == 3
+    assert all(found[key].median == pytest.approx(in_float32[key].median, rel=0.02) for key in cushions)
     whole = MeasureContext(net[2], [(torch.randn(6, 4), torch.arange(6) % 3)])
     assert {inputs.dtype for inputs, _ in whole.batches()} == {torch.bfloat16}

@@ -88,6 +88,12 @@ def by_convention(symbol: str, number: Callable[[str], Sample]) -> Ours:
     return {words: number(name) for words, name in COSTS.items()} if symbol == "C" else number(NUMBERS[symbol])
 
 
+def over_penalty(number: Callable[[str], Sample]) -> Ours:
+    """L / (C - L) with both penalties."""
+    risk = number(RISK)
+    return {words: risk / (number(name) - risk) for words, name in COSTS.items()}
+
+
 def as_printed(symbol: str, arm: str, depth: int, paper: float, ours: Ours, seeds: bool = True) -> Claim:
     """L, C or E of one net against the print: close to it, and within what one more seed may give.
 
@@ -158,12 +164,19 @@ def deeper(results: Results) -> Iterator[Claim]:
     )
     for quantity, name, paper, by_print, growth in grown:
         plain, residual = (growth(_final(results, arm, 44, name), _final(results, arm, 20, name)) for arm in ARMS)
-        beyond = plain.map(lambda p, r: p - 2 * r, residual)
+        beyond = plain.map(lambda p, r: p - 2 * abs(r), residual)
         test = above(0, note=f"by the print {by_print}")
         # each is marked if the other lacks seeds
         beside = noted("plain", plain.map(_first, residual)), noted("residual", residual.map(_first, plain))
-        words = f"{quantity} of plain less twice that of residual"
-        yield tested(words, paper, test, {"difference": beyond}, *beside, about=Class.TRAINED, ratio=True)
+        yield tested(
+            f"{quantity}, plain - 2 |residual|",
+            paper,
+            test,
+            {"difference": beyond},
+            *beside,
+            about=Class.TRAINED,
+            ratio=True,
+        )
 
 
 def _first(one: float, _: float) -> float:
@@ -179,9 +192,8 @@ def penalties(results: Results) -> Iterator[Claim]:
     True of the cost as the tables count it, with 1 / B. Not for reduced scale: shorter training leaves a larger L.
     """
     for depth, arm in product(DEPTHS, ARMS):
-        risk = _final(results, arm, depth, RISK)
-        ratios = {words: risk / (_final(results, arm, depth, name) - risk) for words, name in COSTS.items()}
         paper, test = f"over {TIMES_IN_TABLE_1} times", above(TIMES_IN_TABLE_1)
+        ratios = over_penalty(partial(_final, results, arm, depth))
         yield tested(f"L / (C - L), {arm}, depth {depth}", paper, test, ratios, about=Class.TRAINED)
 
 
