@@ -55,6 +55,7 @@ class LayerCushion(Measure):
         * The paper's reading has no upper bound: it is infinite at W = 0, and does not compare nets whose ‖W‖ differ.
         * Samples spread less than seeds do: error bars over samples are no error bars of a net.
         * Inputs of zero have no cushion; ``dead`` counts them.
+        * Texts of several lengths have an operator norm each: a layer's is NaN then, and its cushions are right.
         * BatchNorm is no part of A. It runs in evaluation mode, before training with mean 0 and variance 1.
         * Layers are convolutions in one to three dimensions, also transposed, linear maps, embeddings (x has a 1 at each
           token), and the maps of query, key, value and output of ``nn.MultiheadAttention``. Each call of a layer has its row,
