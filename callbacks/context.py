@@ -193,6 +193,8 @@ class MeasureContext:
         found, returned = False, isinstance(self.loss, ReturnedLoss)
         for batch in self._probe:
             inputs, labels = pair_of(batch, self.net, with_labels=returned)
+            if not len(labels):
+                continue
             inputs = inputs.each(moved) if isinstance(inputs, Inputs) else moved(inputs)
             if isinstance(self.loss, (LossOfMaps, ReturnedLoss)) and not found:
                 with evaluating(self.net):

@@ -72,6 +72,9 @@ def test_few_samples_of_each_batch_are_joined_where_their_shapes_allow():
 def test_a_net_without_parameters_and_a_probe_without_samples_are_refused():
     with pytest.raises(UserError, match="nothing to measure in a ReLU without parameters"):
         MeasureContext(nn.ReLU(), probe([(1, 3)])).samples(1)
+    empty = torch.empty(0, 4), torch.empty(0, dtype=torch.long)
+    filled = torch.randn(2, 4), torch.tensor([0, 1])
+    assert len([*MeasureContext(nn.Linear(4, 2), [empty, filled]).batches()]) == 1
     with pytest.raises(UserError, match="there are no samples to measure 'net' on"):
         MeasureContext(nn.Linear(1, 1)).gradient()
 

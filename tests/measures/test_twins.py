@@ -65,6 +65,13 @@ def test_the_order_of_the_nets_matters():
             twin_divergence(*wrong)
 
 
+def test_nets_of_different_parameters_are_refused():
+    plain, residual = pair()
+    plain.extra = torch.nn.Parameter(torch.zeros(2))
+    with pytest.raises(ValueError, match=r"expected 'extra' in both, got torch.Size\(\[2\]\) and None"):
+        twin_divergence(plain, residual)
+
+
 def test_flips_are_counted_and_the_furthest_pair_is_told():
     original = torch.tensor([[1.0, -1.0, 0.0, 2.0], [3.0, -1e-9, 5.0, 0.0]])
     twin = torch.tensor([[2.0, -2.0, 1e-9, -1.0], [3.0, 1e-9, 5.0, 0.0]])

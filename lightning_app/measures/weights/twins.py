@@ -45,6 +45,12 @@ def twin_divergence(plain: Any, residual: Any) -> Divergence:
     """
     if plain.residual or not residual.residual:
         raise ValueError("twin_divergence compares a plain net with a residual one, in this order.")
+    one, other = ({name: p.shape for name, p in net.named_parameters()} for net in (plain, residual))
+    if differing := sorted(name for name in one.keys() | other.keys() if one.get(name) != other.get(name)):
+        raise ValueError(
+            f"twin_divergence compares nets with the same parameters: expected '{differing[0]}' in both, got "
+            f"{one.get(differing[0])} and {other.get(differing[0])}."
+        )
     with_ids, of_residual = set(plain.id_weights()), dict(residual.named_parameters())
     at_id, elsewhere = [], []
     for name, p in plain.named_parameters():
