@@ -284,9 +284,8 @@ def _of_probe(context: MeasureContext) -> Seen:
                     "leave Signal out."
                 )
             terms = counted(labels, context.loss)
-            if (
-                not terms
-            ):  # the mean over none may be 0 / 0; gradients are 0, and count as those of other ignored labels
+            if not terms:
+                # The mean over none may be 0 / 0. Gradients are 0, and count as those of other ignored labels.
                 loss = torch.stack([x.sum() for x in tensors_in(outputs) if x.ndim and x.requires_grad]).sum()
             with _without_steps(net):
                 (loss * (terms / total)).backward()

@@ -340,7 +340,6 @@ class ImageClassifier(pl.LightningModule):
         answers: list[Answer] = []  # of the optimizer's first call, at the weights before the step
 
         def gradients() -> Tensor | None:
-            optimizer.zero_grad()
             found = self._answers(passes)
             optimizing.clip(self.own, self.gradient_clip_val, self.gradient_clip_algorithm)
             add_gradients(self.penalties[member.name] for member in self.own)

@@ -124,6 +124,8 @@ def wants_cost(optimizer: Optimizer) -> bool:
 def step(optimizer: LightningOptimizer, gradients: Callable[[], Tensor | None], members: int) -> None:
     """One step of an optimizer, which calls ``gradients`` for cost and gradients: once, or as often as it likes for one net.
 
+    Earlier gradients are dropped before each call, which adds to none.
+
     Raises:
         UserError: for one that calls it several times for a bank, or not before it needs gradients.
     """
@@ -132,10 +134,11 @@ def step(optimizer: LightningOptimizer, gradients: Callable[[], Tensor | None], 
     def closure() -> Tensor | None:
         nonlocal calls
         calls += 1
-        if calls > 1 and members > 1:
-            raise UserError(
-                _mixes(inner, "asks for gradients several times in a step, and mixes them (SAM, a line search)")
-            )
+        if calls > 1:
+            if members > 1:
+                why = "asks for gradients several times in a step, and mixes them (SAM, a line search)"
+                raise UserError(_mixes(inner, why))
+            inner.zero_grad()
         return gradients()
 
     late = (

@@ -92,9 +92,8 @@ def _layer_cushion(layer: Layer, norms: LayerNorms) -> CushionStatistics:
     of_sizes = [astuple(weight_norms(layer, size)) for size in sizes]
     of_samples = torch.tensor([sizes[size] for size in norms.map_sizes]) if len(sizes) > 1 else 0
     columns = torch.tensor(of_sizes, dtype=torch.float64).T  # (4, sizes)
-    by = {
-        field.name: column[of_samples] for field, column in zip(fields(WeightNorms), columns)
-    }  # (n,), or () of one size
+    # (n,), or () where all samples have one size
+    by = {field.name: column[of_samples] for field, column in zip(fields(WeightNorms), columns)}
     alive = norms.input != 0  # a NaN is alive: it must show
 
     readings = {
