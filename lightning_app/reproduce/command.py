@@ -15,6 +15,7 @@ from lightning_app.cli.console import table
 from lightning_app.common.answer import HELP, OPTION, answering
 from lightning_app.common.arguments import Parser
 from lightning_app.common.errors import UserError
+from lightning_app.common.files import with_home
 from lightning_app.common.seeds import parse_seeds, spell_seeds
 from lightning_app.common.signals import SIGNALS, Stopped, stopping
 from lightning_app.papers.parts import PAPER, REDUCED, SCALES
@@ -242,6 +243,7 @@ def _parse(argv: list[str]) -> argparse.Namespace:
         if getattr(options, asked) and (wrong := next((name for name in unused if given[name]), None)):
             raise UserError(f"{OF_ALL[asked]}, and {wrong} would change nothing: leave it out.")
     options.scale = SCALES[options.scale or "smoke"]
+    options.runs, options.out = with_home(options.runs), with_home(options.out)
     options.seeds = None if options.seeds is None else parse_seeds(options.seeds)  # argparse would swallow its message
     options.limit = None if options.limit is None else _seconds(options.limit)
     for word in fit:  # what changes what is measured is refused: the verdict would be about another experiment

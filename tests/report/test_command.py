@@ -113,8 +113,17 @@ def test_a_page_may_be_below_the_home_folder(make, tmp_path, monkeypatch):
     assert (tmp_path / "page.html").exists()
 
 
-@pytest.mark.parametrize("words", [["report"], ["board"], ["compare", "~nobody-of-that-name/runs"]])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["report", "~nobody-of-that-name/runs"],
+        ["board", "~nobody-of-that-name/runs"],
+        ["compare", "~nobody-of-that-name/runs", "~nobody-of-that-name/runs"],
+        ["reproduce", "--list", "--runs=~nobody-of-that-name/runs"],
+        ["verify", "--results=~nobody-of-that-name/runs"],
+    ],
+)
 def test_the_home_of_a_user_who_is_not_there_is_one_message(words, capsys):
-    assert main([*words, "~nobody-of-that-name/runs"]) == 2
+    assert main(words) == 2
     said = capsys.readouterr().err
     assert said.startswith("error: expected a path, got ~nobody-of-that-name/runs") and "in full" in said
