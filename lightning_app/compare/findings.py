@@ -1,6 +1,7 @@
 """What a comparison finds: a verdict for each number, at the end and at equal training risk, as data and as sentences."""
 
 import math
+import operator
 import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
@@ -41,7 +42,7 @@ class Finding:
     high: float
     verdict: Verdict
     pairs: int
-    left_out: int  # pairs whose number is not finite, and not known to be worse than any other
+    left_out: int  # pairs with a number that is not known, or of which both nets have diverged
     diverged: tuple[int, int]  # nets of A and of B that have diverged, and count as worse than any that has not
     pairs_needed: int | None  # to settle it, about; None: it is settled, none is foreseen, or it was not asked
     parted_at: float | None  # first epoch from which the verdict stays what it is, looked at epoch by epoch
@@ -141,12 +142,16 @@ def judged(
 
 
 def _counted(a: np.ndarray, b: np.ndarray, failing: bool) -> np.ndarray:
-    """Differences of the finite pairs; of failures too, if infinite numbers are some: infinite for one net, 0 for both."""
+    """Differences of the finite pairs; of failures too, if infinite numbers are some: infinite where one net of two has failed.
+
+    Where both have, neither is worse, and by how much they differ nobody knows: such a pair tells nothing.
+    """
     found = differences(a, b)
     if not failing:
         return found[np.isfinite(found)]
     lost_a, lost_b = np.isinf(a), np.isinf(b)
-    found = np.where(lost_a & lost_b, 0.0, np.where(lost_a, math.inf, np.where(lost_b, -math.inf, found)))
+    found = np.where(lost_a, math.inf, np.where(lost_b, -math.inf, found))
+    found[lost_a & lost_b] = math.nan
     return found[~np.isnan(found)]
 
 
@@ -174,9 +179,17 @@ def text(finding: Finding, margin: float | None = None) -> str:
     a, b = _spreads(finding)
     means = f"A {brief(a.mean, sd=a.sd)}, B {brief(b.mean, sd=b.sd)}"
     lost = ["diverged, which counts as worst: {} of A, {} of B; not in the means".format(*finding.diverged)]
-    lost = lost * any(finding.diverged) + [f"{finding.left_out} more left out: {UNKNOWN}"] * (finding.left_out > 0)
+    lost = lost * any(finding.diverged) + left_out(finding)
     pairs = plural(finding.pairs, "pair") + f" ({'; '.join(lost)})" * bool(lost)
     return f"{printable(finding.name)} at {finding.at}: {means}; A - B {_interval(finding)}, {pairs}: {_said(finding, margin)}"
+
+
+def left_out(finding: Finding) -> list[str]:
+    """How many pairs are left out, and why."""
+    both = sum(map(operator.and_, *(map(math.isinf, side) for side in (finding.a, finding.b)))) * any(finding.diverged)
+    reasons = [f"{plural(both, 'pair')} left out: both nets diverged"] * (both > 0)
+    unknown = finding.left_out - both
+    return reasons + [f"{unknown} more left out: {UNKNOWN}"] * (unknown > 0)
 
 
 def _spreads(finding: Finding) -> list[Spread]:

@@ -330,6 +330,22 @@ def test_to_diverge_can_settle_it_alone(tmp_path):
     assert main(["compare", f"{tmp_path}/both:one", f"{tmp_path}/both:other"]) == 4
 
 
+def test_nets_that_have_all_diverged_are_not_equivalent(tmp_path, capsys):
+    """Neither is worse, and nobody knows by how much they differ: a pair of two diverged nets tells nothing."""
+    make(tmp_path / "run", {"one": [math.nan] * 9, "other": [math.nan] * 9})
+    words = ["compare", f"{tmp_path}/run:one", f"{tmp_path}/run:other", "--margin", "0.01"]
+    assert main(words) == 4
+    said = capsys.readouterr().out
+    lost = "diverged, which counts as worst: 9 of A, 9 of B; not in the means; 9 pairs left out: both nets diverged"
+    assert f"A - B – [–, –], 0 pairs ({lost}): unresolved" in said
+    assert main([*words, "--json"]) == 4
+    found = json.loads(capsys.readouterr().out)
+    jsonschema.validate(found, SCHEMA)
+    assert [(each["pairs"], each["left_out"], each["diverged"]) for each in found["findings"][:1]] == [(0, 9, [9, 9])]
+    make(tmp_path / "few", {"one": [math.nan] * 40 + [1.0] * 3, "other": [math.nan] * 40 + [0.1] * 3})
+    assert main([words[0], *(f"{tmp_path}/few:{arm}" for arm in ("one", "other")), *words[3:]]) == 4
+
+
 def test_the_questions_are_counted_in_advance(tmp_path, capsys):
     """Whether all nets have a training risk in common changes from look to look: the 5 % are shared as if they had."""
     make(tmp_path / "run", {"good": GOOD, "bad": BAD})
