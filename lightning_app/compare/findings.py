@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 import numpy as np
+import pandas as pd
 
 from lightning_app.common.numbers import brief, plural, whole
 from lightning_app.common.text import escaped_latex, printable
@@ -76,17 +77,26 @@ def compare(
 
 
 def errors_at_equal_risk(sides: Sides, name: str) -> tuple[float, np.ndarray, np.ndarray] | None:
-    """The lowest training risk that all nets reach, and the errors there; None: not an error, or no such risk."""
+    """The lowest training risk that all nets reach while their errors are measured, and the errors there.
+
+    None: not an error, or no such risk.
+    """
     if (risk := sides.risk) is None or not _has_equal_risk(name):
         return None
     curves = []
     for nets in (sides.a, sides.b):
-        both = [(net.series(risk), net.series(name)) for net in nets]
+        both = [_while_measured(net.series(risk), net.series(name)) for net in nets]
         curves.append([(r.index.to_numpy(), r.to_numpy(), e.reindex(r.index).to_numpy()) for r, e in both])
     reached = error_at_risk(*curves)
     if not len(reached.levels):
         return None
     return float(reached.levels[-1]), reached.plain[:, -1], reached.residual[:, -1]
+
+
+def _while_measured(risk: pd.Series, error: pd.Series) -> tuple[pd.Series, pd.Series]:
+    """Risks up to the last epoch of which the error is known: risks may be measured more often. Without errors as they are."""
+    known = error.index[np.isfinite(error)]
+    return (risk[risk.index <= known[-1]] if len(known) else risk), error
 
 
 def level_of(names: Collection[str], at_equal_risk: bool = True) -> float:

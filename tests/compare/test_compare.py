@@ -346,6 +346,16 @@ def test_nets_that_have_all_diverged_are_not_equivalent(tmp_path, capsys):
     assert main([words[0], *(f"{tmp_path}/few:{arm}" for arm in ("one", "other")), *words[3:]]) == 4
 
 
+def test_errors_that_are_measured_less_often_are_compared_at_a_risk_that_is_reached_while_they_are(tmp_path, capsys):
+    """Training goes on for an epoch after the last test error, and all nets come down further: at 0.6 errors are known."""
+    run = make(tmp_path / "run", {"good": [0.3] * 8, "bad": [0.3] * 8})
+    for arm in ("good", "bad"):
+        run.append(Row(f"{arm}-seed{seed:02d}", 4, 40, "train/risk", 0.1) for seed in range(8))
+    main(["compare", f"{run.path}:good", f"{run.path}:bad"])
+    said = capsys.readouterr().out
+    assert "test/error at training risk 0.6: A 0.3 ± 0, B 0.3 ± 0; A - B 0 [0, 0], 8 pairs" in said
+
+
 def test_the_questions_are_counted_in_advance(tmp_path, capsys):
     """Whether all nets have a training risk in common changes from look to look: the 5 % are shared as if they had."""
     make(tmp_path / "run", {"good": GOOD, "bad": BAD})
