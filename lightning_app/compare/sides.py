@@ -18,13 +18,14 @@ from lightning_app.common.errors import UserError, nearest
 from lightning_app.common.files import with_home
 from lightning_app.common.numbers import plural
 from lightning_app.runs import Net, Run, find_runs, read_runs
-from lightning_app.runs.configuration import changes, compared, differing
+from lightning_app.runs.configuration import ALL_DATA, changes, compared, differing
 
 RISKS = ("train/risk", "train/risk_running")
 FEWER_IS_BETTER = re.compile(  # last parts of names; a standard_error is neither good nor bad
     r"((train|training|val|valid|validation|test|eval)_)?(error|risk|cost|loss)(_running|_ema|_paper|_epoch|_step)?"
 )
 MEASURING = ("data.init_args.probe_size", "data.init_args.evaluate_train")  # options of the data that train nothing
+SEEN = ("trainer.limit_train_batches", "trainer.overfit_batches")  # options of the trainer that decide what nets see
 WHAT_IS_LEARNT = re.compile(r"data\.class_path|data\.init_args\.(classes|task|label_noise\w*)")
 
 
@@ -138,7 +139,7 @@ def matched(nets_a: Sequence[Net], nets_b: Sequence[Net]) -> Sides:
     one_way = all(homes[0][seed] == homes[1][seed] for seed in shared)  # each pair of one run
     apart = {} if one_way else _ways_apart(runs.values())
     known &= one_way or not any(run.damage for run in runs.values())
-    data = [key for key in {**anywhere, **apart} if key.startswith("data.") and key not in MEASURING]
+    data = [key for key, values in {**anywhere, **apart}.items() if _is_seen(key, values) and key not in MEASURING]
     if shared and not data and known:
         left_out = len(nets_a) + len(nets_b) - 2 * len(shared)
         if left_out:
@@ -163,12 +164,15 @@ def _ways_apart(runs: Iterable[Run]) -> dict[str, tuple[Any, Any]]:
     for run in runs:
         both = itertools.pairwise(map(compared, [*run.earlier_configs, run.config]))
         found = [differing(old, {key: new.get(key) for key in old}) for old, new in both]
-        ways.append(
-            [of_data for each in found if (of_data := {k: v for k, v in each.items() if k.startswith("data.")})]
-        )
+        ways.append([of_data for each in found if (of_data := {k: v for k, v in each.items() if _is_seen(k, v)})])
     return (
         {key: values for way in ways for each in way for key, values in each.items()} if ways[1:] != ways[:-1] else {}
     )
+
+
+def _is_seen(key: str, values: tuple[Any, Any]) -> bool:
+    """Whether nets see other data by these two values of an option: all of it is spelled in several ways."""
+    return key.startswith("data.") or (key in SEEN and any(repr(value) not in ALL_DATA[key] for value in values))
 
 
 def _nets(side: str) -> list[Net]:

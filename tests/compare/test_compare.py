@@ -356,6 +356,18 @@ def test_errors_that_are_measured_less_often_are_compared_at_a_risk_that_is_reac
     assert "test/error at training risk 0.6: A 0.3 ± 0, B 0.3 ± 0; A - B 0 [0, 0], 8 pairs" in said
 
 
+@pytest.mark.parametrize(("batches", "paired"), [(10, False), (1.0, True)])
+def test_part_of_the_batches_is_other_data_and_all_of_them_is_the_same_however_it_is_spelled(
+    tmp_path, capsys, batches, paired
+):
+    make(tmp_path / "a", {"net": GOOD}, trainer={"limit_train_batches": batches})
+    make(tmp_path / "b", {"net": BAD}, trainer={"limit_train_batches": None})
+    assert main(["compare", f"{tmp_path}/a", f"{tmp_path}/b"]) == 0
+    said = capsys.readouterr().out
+    assert ("paired by seed: 0, 1" in said) == paired
+    assert ("because their data differ (trainer.limit_train_batches)" in said) != paired
+
+
 def test_the_questions_are_counted_in_advance(tmp_path, capsys):
     """Whether all nets have a training risk in common changes from look to look: the 5 % are shared as if they had."""
     make(tmp_path / "run", {"good": GOOD, "bad": BAD})
