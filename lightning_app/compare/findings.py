@@ -111,7 +111,9 @@ def questions(names: Collection[str], at_equal_risk: bool = True) -> int:
 
 def _has_equal_risk(name: str) -> bool:
     """Whether it is asked for at equal training risk: by its name alone, so that the questions are fixed in advance."""
-    return name.endswith("error") and not name.startswith("train/")
+    last = name.rpartition("/")[2]
+    trained_on = name.startswith(("train/", "probe/")) or last.startswith("train")
+    return fewer_is_better(name) and last.endswith("error") and not trained_on
 
 
 def judged(

@@ -11,7 +11,7 @@ import yaml
 
 from lightning_app.cli import main
 from lightning_app.common.errors import UserError
-from lightning_app.compare.findings import judged, latex, text
+from lightning_app.compare.findings import judged, latex, questions, text
 from lightning_app.compare.sides import sides_of
 from lightning_app.report import write_report
 from lightning_app.runs import Row, RunFolder, find_runs, read_runs
@@ -328,6 +328,15 @@ def test_to_diverge_can_settle_it_alone(tmp_path):
     assert main(["compare", f"{tmp_path}/run:lost", f"{tmp_path}/run:safe"]) == 1
     make(tmp_path / "both", {"one": lost, "other": lost})
     assert main(["compare", f"{tmp_path}/both:one", f"{tmp_path}/both:other"]) == 4
+
+
+@pytest.mark.parametrize(
+    ("name", "asked"),
+    [("test/error", 2), ("own/val_error", 2), ("train/error", 1), ("train_error", 1), ("own/standard_error", 1)],
+)
+def test_errors_on_unseen_data_are_asked_for_at_equal_training_risk(name, asked):
+    """An uncertainty is no error, and at equal training risk that of training says nothing new."""
+    assert questions([name]) == asked
 
 
 def test_nets_that_have_all_diverged_are_not_equivalent(tmp_path, capsys):
