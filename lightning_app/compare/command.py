@@ -129,7 +129,10 @@ def _plan(sides: Sides, names: Sequence[str], options: argparse.Namespace) -> in
     _, a, b = sides.table(name)
     its = spread(differences(a.iloc[-1].to_numpy(), b.iloc[-1].to_numpy()))
     if its.count < 2:
-        raise UserError("a plan needs the spread of two pairs at least: train two seeds of each side first.")
+        raise UserError(
+            f"a plan needs the spread of two pairs at least, got {its.count} of {len(a.columns)} with finite numbers in "
+            f"{printable(name)} on both sides: train more seeds, or name another --metric."
+        )
     needed = pairs_needed(options.plan, its.sd, options.margin, chance=0.8, alpha=level_of(names))
     seeds = f"{needed} seeds of each side" if needed else f"more than {PLANNED} seeds of each side"
     what = f"a difference of {brief(options.plan)} in {printable(name)}"

@@ -377,6 +377,12 @@ def test_part_of_the_batches_is_other_data_and_all_of_them_is_the_same_however_i
     assert ("because their data differ (trainer.limit_train_batches)" in said) != paired
 
 
+def test_a_plan_without_finite_pairs_says_how_many_there_are(tmp_path, capsys):
+    make(tmp_path / "run", {"one": [math.nan] * 9, "other": BAD[:9]})
+    assert main(["compare", f"{tmp_path}/run:one", f"{tmp_path}/run:other", "--plan", "0.01"]) == 2
+    assert "two pairs at least, got 0 of 9 with finite numbers in test/error" in capsys.readouterr().err
+
+
 def test_the_questions_are_counted_in_advance(tmp_path, capsys):
     """Whether all nets have a training risk in common changes from look to look: the 5 % are shared as if they had."""
     make(tmp_path / "run", {"good": GOOD, "bad": BAD})
