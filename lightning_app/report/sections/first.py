@@ -5,16 +5,15 @@ sentences of a page share one chance of a mistake.
 """
 
 import math
-from collections.abc import Collection, Iterator, Sequence
-from itertools import islice
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from lightning_app.common.errors import UserError
 from lightning_app.common.numbers import brief, plural
-from lightning_app.compare.findings import UNKNOWN, Verdict, errors_at_equal_risk, judged
-from lightning_app.compare.sides import Sides, matched
+from lightning_app.compare.findings import Finding, Verdict, errors_at_equal_risk, judged, left_out
+from lightning_app.compare.sides import Sides, fewer_is_better, matched
 from lightning_app.report.blocks import Cell, Section, Sentences
 from lightning_app.report.page_data import PageData
 from lightning_app.report.pairs import counterparts
@@ -23,7 +22,7 @@ from lightning_app.report.sections.cushions import choose_layer, measured_layers
 from lightning_app.report.sections.outcome import outcome
 from lightning_app.report.spectra import prefixes
 from lightning_app.runs.reader import HeldOut, held_out
-from lightning_app.statistics.paired import CONFIDENCE, common_levels, first_reached
+from lightning_app.statistics.paired import CONFIDENCE, common_levels, differences, first_reached
 from lightning_app.statistics.sequential import evidence
 
 TITLE = "What happened"
@@ -59,9 +58,17 @@ class Question(NamedTuple):
         """How many have two finite numbers."""
         return int((np.isfinite(self.a) & np.isfinite(self.b)).sum())
 
+    def is_answered(self) -> bool:
+        """Is there a pair of finite numbers, or one of which one net has diverged?"""
+        one = fewer_is_better(self.name) and np.isinf(differences(self.a, self.b)).any()
+        return self.pairs() > 0 or bool(one)
+
     def is_equal(self) -> bool:
-        """Do A and B differ in no pair?"""
-        return bool(np.array_equal(self.a, self.b, equal_nan=True))
+        """Do A and B differ in no pair, less the rounding of a subtraction?"""
+        return not np.nan_to_num(differences(self.a, self.b)).any()
+
+
+Asked = tuple[tuple[str, str], Question | None]  # names of A and B; None: these numbers give no answer
 
 
 def section(page: PageData, anchors: Collection[str]) -> Section:
@@ -72,24 +79,27 @@ def section(page: PageData, anchors: Collection[str]) -> Section:
     """
     plain_of = {own[0]: plain[0] for plain, own in counterparts(page) if len(plain) == len(own) == 1}
     sides, notices = _sides(page, plain_of)
-    asked = []
+    asked: list[Asked] = []
     for arm, against in [*sides][:MOST]:
         questions = _questions(page, sides[arm, against], plain_of.get(arm) == against)
-        asked += [((arm, against), question) for question in islice(questions, MOST // min(len(sides), MOST))]
+        asked += [((arm, against), question) for question in questions[: MOST // min(len(sides), MOST)]]
     lead, thumbnail = outcome(page), next((key for key in THUMBNAILS if key in anchors), "")
-    blocks = [_findings(asked, anchors)] if asked else []
+    blocks = [_findings(asked, anchors)] if any(question for _, question in asked) else []
     return Section("findings", TITLE, lead, blocks, notices, thumbnail=thumbnail)
 
 
-def _findings(asked: Sequence[tuple[tuple[str, str], Question]], anchors: Collection[str]) -> Sentences:
+def _findings(asked: Sequence[Asked], anchors: Collection[str]) -> Sentences:
+    """A sentence for each answer. All that is asked shares the chance of a mistake: what is answered may change with a look."""
     alpha = (1 - CONFIDENCE) / len(asked)
+    answered = [(arms, question) for arms, question in asked if question is not None]
     cells = []
-    for arms, question in asked:
+    for arms, question in answered:
         figure = next((key for key in question.figures if key in anchors), "")
         cells.append(Cell(_sentence(*arms, question, alpha), link=figure))
     least = int(np.argmax(evidence(np.ones(64)) >= 2 / alpha)) + 1
-    caption = CAPTION.format(f"one of {len(cells)} questions" if cells[1:] else "this question", least)
-    tested = any(each.ratio and each.pairs() >= least for _, each in asked)
+    count = f"one of {len(asked)} questions" + ", answered or not," * (len(answered) < len(asked))
+    caption = CAPTION.format(count if asked[1:] else "this question", least)
+    tested = any(each.ratio and each.pairs() >= least for _, each in answered)
     return Sentences(cells, caption + OF_RATIOS * tested)
 
 
@@ -114,18 +124,22 @@ def _sides(page: PageData, plain_of: dict[str, str]) -> tuple[dict[tuple[str, st
     return found, notices + [REST.format(len(found) - MOST)] * (len(found) > MOST)
 
 
-def _questions(page: PageData, sides: Sides, own: bool) -> Iterator[Question]:
-    """Those whose numbers there are, the most telling first; is it a plain arm and its ``own`` residual one?"""
+def _questions(page: PageData, sides: Sides, own: bool) -> list[Question | None]:
+    """All that can be asked of what was measured, the most telling first; is it a plain arm and its ``own`` residual one?
+
+    None: the numbers give no answer, as without a training risk that all nets reach. It is asked nevertheless.
+    """
     unseen = held_out(sides.names)
     figure = f"learning-{unseen.key}-error"
-    found = [
-        _epochs(sides),
-        _at_end(sides, unseen.error, f"a {unseen.words} error", figure),
-        _at_risk(sides, unseen, ("seeds-at-risk",) * own + (figure,)),
-    ]
+    found = [_at_end(sides, unseen.error, f"a {unseen.words} error", figure)] * (unseen.error in sides.names)
+    if sides.risk is not None:
+        found.insert(0, _epochs(sides, sides.risk))
+    if sides.risk is not None and unseen.error in sides.names:
+        found.append(_at_risk(sides, unseen, ("seeds-at-risk",) * own + (figure,)))
     for each in prefixes(page.nets):
         what = "a largest eigenvalue" + (" of the Hessian" if each == "hessian" else f" ({each})")
-        found.append(_at_end(sides, f"{each}/top1", what, f"{key_of(each)}-curves", ratio=True))
+        if (name := f"{each}/top1") in sides.names:
+            found.append(_at_end(sides, name, what, f"{key_of(each)}-curves", ratio=True))
     if layers := measured_layers(page.nets):
         layer = choose_layer(layers, page.layer)
         name = f"cushion/{layer}/median"
@@ -133,17 +147,15 @@ def _questions(page: PageData, sides: Sides, own: bool) -> Iterator[Question]:
             net.final(name) != net.final(f"{name}_transferred") for net in sides.a + sides.b
         )
         what = f"a median cushion at {layer}" + " (the identity counted as weights)" * counts
-        found.append(_at_end(sides, f"{name}_transferred", what, "cushion-median_transferred", ratio=True))
-    found.append(_at_end(sides, "train/error", "a training error", "learning-train-error"))
-    for question in found:
-        if question is not None and question.pairs():
-            yield question
+        if f"{name}_transferred" in sides.names:
+            found.append(_at_end(sides, f"{name}_transferred", what, "cushion-median_transferred", ratio=True))
+    if "train/error" in sides.names:
+        found.append(_at_end(sides, "train/error", "a training error", "learning-train-error"))
+    return [question if question is not None and question.is_answered() else None for question in found]
 
 
-def _epochs(sides: Sides) -> Question | None:
+def _epochs(sides: Sides, risk: str) -> Question | None:
     """To the lowest round training risk that all nets reach."""
-    if (risk := sides.risk) is None:
-        return None
     ends = common_levels([net.series(risk).to_numpy() for net in sides.a + sides.b], 2)
     if not len(ends):
         return None
@@ -159,7 +171,7 @@ def _epochs(sides: Sides) -> Question | None:
 
 
 def _at_risk(sides: Sides, unseen: HeldOut, figures: tuple[str, ...]) -> Question | None:
-    reached = errors_at_equal_risk(sides, unseen.error) if unseen.error in sides.names else None
+    reached = errors_at_equal_risk(sides, unseen.error)
     if reached is None:
         return None
     risk, a, b = reached
@@ -169,8 +181,6 @@ def _at_risk(sides: Sides, unseen: HeldOut, figures: tuple[str, ...]) -> Questio
 
 def _at_end(sides: Sides, name: str, what: str, figure: str, ratio: bool = False) -> Question | None:
     """At the last epoch at which all nets have the number."""
-    if name not in sides.names:
-        return None
     try:
         epochs, *tables = sides.table(name)
     except UserError:  # there is no such epoch
@@ -189,6 +199,9 @@ def _at_end(sides: Sides, name: str, what: str, figure: str, ratio: bool = False
 def _sentence(a: str, b: str, question: Question, alpha: float) -> str:
     margin = math.log1p(WITHIN) if question.ratio else None
     found = judged(question.name, "", question.a, question.b, margin, alpha, plan=False)
+    pairs = plural(found.pairs, "pair")
+    if not question.pairs():
+        return _of_diverged(a, b, question, found, pairs)
     numbers = [found.difference, found.low, found.high]
     if question.ratio:
         numbers = np.exp(numbers).tolist()
@@ -203,9 +216,18 @@ def _sentence(a: str, b: str, question: Question, alpha: float) -> str:
     how = f"{effect} {question.less if less else question.more} {b}"
     if question.is_equal():  # in the words of `fit`
         how = f"{question.same} {b}: they are equal"
-    pairs = plural(found.pairs, "pair")
     pairs += f"; {plural(sum(found.diverged), 'net')} diverged, which counts as worst" * any(found.diverged)
-    pairs += f", {found.left_out} more left out: {UNKNOWN}" * (found.left_out > 0)
+    pairs = ", ".join([pairs, *left_out(found)])
     verdict = {Verdict.EQUIVALENT: f"; equivalent within {100 * WITHIN:.0f} %", Verdict.UNRESOLVED: "; unresolved"}
     said = verdict.get(found.verdict, "") if tested else ", too few to test"
     return f"{question.when} {a} {question.does} {how} ({pairs}{said}).".lstrip()
+
+
+def _of_diverged(a: str, b: str, question: Question, found: Finding, pairs: str) -> str:
+    """Without a pair of finite numbers there is no difference, but how many nets diverged may tell."""
+    lost, other = (
+        f"{count} of {len(question.a)} nets of {arm}" for count, arm in zip(found.diverged, (a, b), strict=True)
+    )
+    verdict = {Verdict.BETTER: f": {a} is better", Verdict.WORSE: f": {a} is worse"}.get(found.verdict, ": unresolved")
+    number, pairs = question.does.removeprefix("has a "), ", ".join([pairs, *left_out(found)])
+    return f"{question.when}, {lost} and {other} have no finite {number}, as they diverged{verdict} ({pairs})."
