@@ -118,6 +118,13 @@ def test_a_measure_in_the_order_of_the_gap_has_tau_one_in_all_ways(shown):
     assert [row[f"error gap {way} pairs"] for way in ("all", "within", "across")] == ["153", "45", "3"]
 
 
+def test_no_chance_is_zero_in_the_data(shown):
+    """Of 18 nets in one order p is 2 / 18!, and the share of that among few measures is not much more."""
+    found = rows(figure(shown).csv)
+    assert float(found["hessian/top1"]["error gap all p"]) == pytest.approx(2 / math.factorial(18), rel=1e-5)
+    assert 0 < float(found["hessian/top1"]["error gap all q"]) < 1e-12
+
+
 def test_what_tells_architectures_apart_only_does_not_predict_within_them(shown):
     row = rows(figure(shown).csv)["bn_lambda/l2"]
     assert float(row["error gap across tau"]) == 1

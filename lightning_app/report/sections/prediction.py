@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
+import pandas as pd
 from matplotlib.axes import Axes
 
 from lightning_app.plots.drawing import dots
@@ -150,7 +151,7 @@ def _figure(prediction: Prediction) -> Figure:
     marks += legend((group, net.style) for group, net in architectures.items())
     # A row a measure; tau, low, high, p, q, nets and pairs of every gap and way.
     columns = {
-        f"{kind} gap {way} {field}": table[field].round(DIGITS)
+        f"{kind} gap {way} {field}": _rounded(table[field])
         for (kind, way), table in prediction.taus.items()
         for field in table
     }
@@ -159,6 +160,13 @@ def _figure(prediction: Prediction) -> Figure:
     rows = [(net.label, net.group, *of_net) for net, of_net in zip(measures.nets, numbers, strict=True)]
     nets = csv_text(("net", "architecture", *(f"{kind} gap" for kind in measures.gaps), *shown), rows)
     return Figure("prediction", FIGURE, panels, marks, data, more={"nets": nets})
+
+
+def _rounded(column: pd.Series) -> pd.Series:
+    """To so many digits behind the point; chances, which may be tiny and are never 0, to so many significant ones."""
+    if column.name in ("p", "q"):
+        return column.map(lambda chance: float(f"{chance:.{DIGITS}g}"))
+    return column.round(DIGITS)
 
 
 def _intervals(prediction: Prediction, ways: dict[str, Style]) -> Panel:
