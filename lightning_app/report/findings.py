@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from functools import partial
 
-from lightning_app.common.numbers import span
+from lightning_app.common.numbers import plural, span
 from lightning_app.report.page_data import gather
 from lightning_app.report.pairs import DIVERGED, Pair, pairs
 from lightning_app.report.sections.cushions import choose_layer, measured_layers
@@ -33,29 +33,29 @@ def findings(run: RunFolder) -> list[str]:
 
 
 def _unseen(pair: Pair, data: HeldOut) -> str:
-    residual, plain = _both(pair, data.error)
+    residual, plain, more = _finite(*_both(pair, data.error))
     if not residual or not plain:
         return ""
     ends = {choose(last.epoch for last in residual + plain) for choose in (min, max)}
     epochs = " to ".join(f"{round(epoch, 3):g}" for epoch in sorted(ends))  # within one with a fraction
-    count, depth = len(pair.residual), pair.residual[0].depth
+    count, depth = len(residual), pair.residual[0].depth
     layers = "" if depth is None else f" of {depth} layers"
     arms = f"the residual net{layers} has", "the plain one"
     if count > 1:
         arms = f"the {count} residual nets{layers} have", f"the {count} plain ones"
     return (
         f"After {epochs} epoch{'' if epochs == '1' else 's'} {arms[0]} a {data.words} error of {_range(residual)}, {arms[1]} "
-        f"{_range(plain)}: {_ahead(residual, plain)}."
+        f"{_range(plain)}: {_ahead(residual, plain)}{more}."
     )
 
 
 def _train(pair: Pair) -> str:
-    residual, plain = _both(pair, "train/error")
+    residual, plain, more = _finite(*_both(pair, "train/error"))
     if not residual or not plain:
         return ""
     return (
         f"On the training samples the error is {_range(residual)} with skips and {_range(plain)} without: "
-        f"{_ahead(residual, plain)}."
+        f"{_ahead(residual, plain)}{more}."
     )
 
 
@@ -81,6 +81,15 @@ def _both(pair: Pair, name: str) -> tuple[list[Final], list[Final]]:
     sides = ([net.final(name) for net in nets] for nets in (pair.residual, pair.plain))
     residual, plain = ([last for last in side if last is not None] for side in sides)
     return (residual, plain) if len(residual) == len(plain) == len(pair.plain) else ([], [])
+
+
+def _finite(residual: Sequence[Final], plain: Sequence[Final]) -> tuple[list[Final], list[Final], str]:
+    """The seeds of which both numbers are finite, and how many more there are: NaN has no place in a range or an order."""
+    pairs = [*zip(residual, plain, strict=True)]
+    kept = [both for both in pairs if all(math.isfinite(last.value) for last in both)]
+    lost = len(pairs) - len(kept)
+    more = f"; {plural(lost, 'seed')} left out, as an error is not finite" * (lost > 0)
+    return [one for one, _ in kept], [other for _, other in kept], more
 
 
 def _ahead(residual: Sequence[Final], plain: Sequence[Final]) -> str:

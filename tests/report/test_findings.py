@@ -95,3 +95,15 @@ def test_seeds_without_a_finite_number_are_said_to_be_left_out(make):
     run = make("lost", members)
     run.append(Row(member, 7, 7, "train/risk", float("nan") if member == "plain-seed01" else 1.0) for member in members)
     assert findings(run)[-1] == "plain − residual: seed 1 left out, because a net diverged."
+
+
+def test_an_error_that_is_not_finite_is_in_no_range_and_not_behind(make):
+    """Its net has finite risks, and so has not diverged: of the smallest of 0.3 and NaN nothing can be said."""
+    members = [f"{arm}-seed{seed:02d}" for arm in ("plain", "residual") for seed in range(3)]
+    run = make("no number", members)
+    errors = dict(zip(members, (float("nan"), 0.3, 0.5, 0.1, 0.2, 0.2)))
+    run.append(Row(member, 7, 7, "test/error", error) for member, error in errors.items())
+    assert findings(run)[0].endswith(
+        "the 2 residual nets have a test error of 0.2, the 2 plain ones 0.3 to 0.5: the residual net is ahead with 2 of 2 "
+        "seeds; 1 seed left out, as an error is not finite."
+    )
