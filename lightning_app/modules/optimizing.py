@@ -224,10 +224,6 @@ def clip(members: Iterable[Member], limit: float | None, algorithm: Clipping) ->
     """Clip each net's gradients by their own 2-norm, or entry by entry; None leaves them."""
     if limit is None:
         return
+    clip_one = clip_grad_norm_ if algorithm == "norm" else clip_grad_value_
     for member in members:
-        clip_one = clip_grad_norm_ if algorithm == "norm" else clip_grad_value_
-        clip_one(_trained(member.net), limit)
-
-
-def _trained(net: nn.Module) -> list[nn.Parameter]:
-    return [weight for weight in net.parameters() if weight.grad is not None]
+        clip_one([*member.net.parameters()], limit)
