@@ -2,12 +2,13 @@
 
 import copy
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 
 import torch
 
 from lightning_app.common.calls import sample_tensors
-from lightning_app.common.errors import first_line
+from lightning_app.common.errors import UserError, first_line
 from lightning_app.measures.core.losses import NoClassError, classes_second, ignored_label
 from lightning_app.modules.backends import Pass
 
@@ -23,14 +24,24 @@ BATCH_FAULTS = re.compile(
 LABEL_FAULTS = ("Target ", "Class values must be")  # how cross_entropy and one_hot begin
 
 
-def explain(error: Exception, passes: Mapping[str, Pass], what: str) -> str:
-    """Why nets cannot do something with a batch, and what to do; empty where that is not known.
+@contextmanager
+def explained(what: str, passes: Callable[[], Mapping[str, Pass]]) -> Iterator[None]:
+    """Within it, what a pass over a batch raises is a `UserError` that says what is wrong with the batch, where that is known.
 
     Args:
-        error: one of `FAULTS`, of a pass over the batch.
-        passes: of the nets by their names.
-        what: the nets cannot do, such as "be evaluated on a batch".
+        what: the nets do, such as "be evaluated on a batch".
+        passes: of the nets by their names, asked for where one has failed.
     """
+    try:
+        yield
+    except FAULTS as error:
+        if why := _explanation(error, passes(), what):
+            raise UserError(why) from error
+        raise
+
+
+def _explanation(error: Exception, passes: Mapping[str, Pass], what: str) -> str:
+    """Why nets cannot do this with a batch, and what to do; empty where that is not known."""
     if ONE_VALUE in str(error):
         return (
             f"a normalisation cannot {what}, which has one value per channel: {first_line(error)}. Set "

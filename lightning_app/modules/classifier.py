@@ -31,7 +31,7 @@ from lightning_app.common.seeds import parse_seeds
 from lightning_app.measures.core.losses import Loss, LossOfMaps, ReturnedLoss, counts_of, loss_of_net
 from lightning_app.modules import optimizing, resume
 from lightning_app.modules.backends import Answer, BackendName, Pass, one_by_one, possible, side_by_side
-from lightning_app.modules.bad_batches import FAULTS, explain
+from lightning_app.modules.bad_batches import explained
 from lightning_app.modules.cost import Decays, LossName, Penalty, RiskAndError, add_gradients, loss_named
 from lightning_app.modules.dry_run import check_outputs, choose_memory_format
 from lightning_app.modules.members import (
@@ -340,7 +340,8 @@ class ImageClassifier(pl.LightningModule):
         answers: list[Answer] = []  # of the optimizer's first call, at the weights before the step
 
         def gradients() -> Tensor | None:
-            found = self._answers(passes)
+            with explained(f"learn the batch of {when}", lambda: dict(zip((m.name for m in self.own), passes))):
+                found = one_by_one(passes, self.manual_backward, at_once=self._shares_batches)
             optimizing.clip(self.own, self.gradient_clip_val, self.gradient_clip_algorithm)
             add_gradients(self.penalties[member.name] for member in self.own)
             if not answers:
@@ -401,14 +402,12 @@ class ImageClassifier(pl.LightningModule):
             wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
             metric.update(loss(logits if isinstance(loss, ReturnedLoss) else wide, labels), logits, labels, loss)
 
-        try:
-            side_by_side([partial(add, *pair) for pair in pairs], streams)
-        except FAULTS as error:
+        def passes() -> dict[str, Pass]:
             own = pairs[: len(self.own)]  # not their averages
-            passes = {name: Pass(net, *self._taken(name, batch), 0, self._loss_of(name)) for name, net, _ in own}
-            if explained := explain(error, passes, "be evaluated on a batch"):
-                raise UserError(explained) from error
-            raise
+            return {name: Pass(net, *self._taken(name, batch), 0, self._loss_of(name)) for name, net, _ in own}
+
+        with explained("be evaluated on a batch", passes):
+            side_by_side([partial(add, *pair) for pair in pairs], streams)
 
     @override
     def test_step(self, batch: Any, batch_idx: int) -> None:
@@ -499,15 +498,6 @@ class ImageClassifier(pl.LightningModule):
             costs["train/cost"] = numbers["train/risk"] + costs["train/penalty"]
             costs["train/cost_paper"] = numbers["train/risk"] + self.weight_decay * half_norm / self.plan.batch_size
         return costs
-
-    def _answers(self, passes: Sequence[Pass]) -> list[Answer]:
-        try:
-            return one_by_one(passes, self.manual_backward, at_once=self._shares_batches)
-        except FAULTS as error:
-            named = {member.name: each for member, each in zip(self.own, passes)}
-            if explained := explain(error, named, f"learn the batch of {self._in_words(self.global_step + 1)}"):
-                raise UserError(explained) from error
-            raise
 
     def _in_words(self, number: int) -> str:
         rate = self.trainer.optimizers[0].param_groups[0]["lr"]

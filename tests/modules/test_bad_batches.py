@@ -4,9 +4,10 @@ import pytest
 import torch
 from torch import nn
 
+from lightning_app.common.errors import UserError
 from lightning_app.measures.core.losses import ReturnedLoss, cross_entropy
 from lightning_app.modules.backends import Pass
-from lightning_app.modules.bad_batches import wrong_labels
+from lightning_app.modules.bad_batches import explained, wrong_labels
 from lightning_app.modules.cost import squared_error
 
 
@@ -33,3 +34,12 @@ def test_a_net_that_computes_its_loss_says_itself_what_is_wrong():
 
     found = wrong_labels(Pass(Own(), torch.zeros(2, 10), torch.tensor([0, 12]), 0, ReturnedLoss()))
     assert found == "Target 12 is out of bounds."
+
+
+def test_what_a_batch_is_to_blame_for_is_explained_and_nothing_else():
+    each = Pass(nn.Identity(), torch.zeros(2, 10), torch.tensor([1, 12]), 0, cross_entropy)
+    said = "member 'net' cannot be evaluated on a batch: sample 1 of the batch has label 12"
+    with pytest.raises(UserError, match=said), explained("be evaluated on a batch", lambda: {"net": each}):
+        each.loss(each.net(each.images), each.labels)
+    with pytest.raises(RuntimeError, match="CUDA error"), explained("be evaluated on a batch", lambda: {"net": each}):
+        raise RuntimeError("CUDA error")
