@@ -124,20 +124,13 @@ class Parser(LightningArgumentParser):
 
     @override
     def get_defaults(self, *args: Any, **options: Any) -> Namespace:
-        """Read once: base.yaml is asked for before and after the words of a command, a class at each place that names it."""
+        """Read once: base.yaml is asked for before and after the words of a command, a class at each place that names it.
+
+        By then a parser has all of its arguments and defaults.
+        """
         if self._read is None:
             self._read = super().get_defaults(*args, **options)
         return self._read.clone()
-
-    @override
-    def set_defaults(self, *args: Any, **options: Any) -> None:
-        self._read = None
-        super().set_defaults(*args, **options)
-
-    @override
-    def add_argument(self, *args: Any, **options: Any) -> Any:
-        self._read = None
-        return super().add_argument(*args, **options)
 
     @override
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
