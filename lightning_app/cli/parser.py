@@ -150,6 +150,11 @@ class Parser(LightningArgumentParser):
         place, value = _place(error)
         location = place or (found[1] if (found := re.search(r'Parser key "([\w.]+)"', message)) else None)
         hint = HINTS.get(location or "", "see --help for the options, --print_config for their values.")
+        said = self._of_words(message, error, place, hint) or _of_value(message, location, place, value, hint)
+        return said or _of_config(message, location, place, value, hint)
+
+    def _of_words(self, message: str, error: BaseException | None, place: str, hint: str) -> tuple[str, str] | None:
+        """Of what was typed: an option that there is not, or that lacks its value."""
         if NO_VALUE.search(message):
             typed = (frame.f_locals.get("option_string") for frame in _frames(error))
             option = next(filter(None, typed), "an option")
@@ -167,53 +172,7 @@ class Parser(LightningArgumentParser):
         if found := UNKNOWN_WORD.search(message):
             is_file = found[1].endswith((".yaml", ".yml"))
             return f"expected options, got '{found[1]}'.", f"did you mean --config {found[1]}?" if is_file else hint
-        if (found := re.search(r"File does not exist: '(.+)'", message)) and location == "config":
-            return f"config: there is no file {found[1]}.", _nearest_file(Path(found[1])) or hint
-        types = WRONG_VALUE.findall(message)
-        if isinstance(value, _typehints.NestedArg) and types and value.key not in ("class_path", "init_args"):
-            return f"there is no option '{place}.{value.key}'.", f"did you mean {place}?"
-        plain = [name for name in _type_names(types) if name in NUMBERS or name.startswith("[")]
-        if any(name in NUMBERS for name in plain) and location and not isinstance(value, list | Mapping):
-            return f"{location}: expected {' or '.join(plain)}, got {value}.", hint
-        if found := re.fullmatch(r"model\.arms\.([^.\[\]]+)", place):
-            net = value if isinstance(value, str) else "CLASS"
-            return f"{place}: expected options such as net, got {value}.", f"write {found[1]}: {{net: {net}}}."
-        if (found := UNKNOWN_MODULE.search(message)) and location is not None and "." in str(value):
-            return f"{location}: there is no module '{found[1]}'.", "is it installed, or its folder on PYTHONPATH?"
-        if (found := UNKNOWN_CLASS.search(message)) and location is not None:
-            name = next(filter(None, found.groups())).rsplit(".", 1)[-1]
-            return f"{location}: there is no class '{name}'.", _did_you_mean(name, known_classes()) or (
-                "give a class of ours by name, or any other as package.module.Class."
-            )
-        # A Namespace is of a class that was found, and refuses an argument.
-        if place and not isinstance(value, Namespace) and (found := NO_CLASS.search(message)):
-            got = value
-            if isinstance(value, Mapping):
-                got = value.get("class_path") if {*value} <= {"class_path", "init_args"} else ", ".join(map(str, value))
-            kind = f"subclass of {found[1]}" if found[1] else "class"
-            return f"{place}: expected a {kind}, by its name or as class_path and init_args, got {got}.", hint
-        if "Problems parsing config" in message:
-            reason = _one_line(message.split(":", 1)[1])  # the files that --config names were read before
-            return f"a value on the command line, or a file that it names, is not valid YAML: {reason}", hint
-        if location == "model" and "Unable to load config" in message:
-            ours = "fit trains nets: name yours as --model.net. A LightningModule of your own goes into pl.Trainer."
-            return (
-                f"model: expected options such as net, or a file of them, got {message.rpartition(' ')[2].strip()}.",
-                ours,
-            )
-        if location in OF_OPTIONS and "Unable to load config" in message:
-            got = message.rpartition(" ")[2].strip()
-            return f"{location}: expected options, such as --{location}.{OF_OPTIONS[location]}, got {got}.", hint
-        if found := OF_CLASS.search(message):
-            return ": ".join(filter(None, [place, found[1]])), hint
-        if types and location is not None:
-            return f"{location}: expected {' or '.join(_type_names(types))}, got {value}.", hint
-        if found := NO_OPTIONS.search(message):
-            return (
-                f"expected options such as model:, data: and trainer: in a configuration, got {found[1].strip() or 'none'}.",
-                hint,
-            )
-        return _one_line(re.sub(r'^Parser key "([\w.]+)":', r"\1:", message)), hint
+        return None
 
     def _keys(self, place: str) -> list[str]:
         """Every key of a class's parser; of another's, also those of its subcommands, and of each class with a short name."""
@@ -229,6 +188,60 @@ class Parser(LightningArgumentParser):
             places = next((places for base, places in PLACES.items() if issubclass(known, base)), ())
             keys |= {f"{place}.{name}" for place in places for name in of_class}
         return sorted(keys)
+
+
+def _of_value(message: str, location: str | None, place: str, value: Any, hint: str) -> tuple[str, str] | None:
+    """Of a value that an option, or an argument of a class, does not take."""
+    if (found := re.search(r"File does not exist: '(.+)'", message)) and location == "config":
+        return f"config: there is no file {found[1]}.", _nearest_file(Path(found[1])) or hint
+    types = WRONG_VALUE.findall(message)
+    if isinstance(value, _typehints.NestedArg) and types and value.key not in ("class_path", "init_args"):
+        return f"there is no option '{place}.{value.key}'.", f"did you mean {place}?"
+    plain = [name for name in _type_names(types) if name in NUMBERS or name.startswith("[")]
+    if any(name in NUMBERS for name in plain) and location and not isinstance(value, list | Mapping):
+        return f"{location}: expected {' or '.join(plain)}, got {value}.", hint
+    if found := re.fullmatch(r"model\.arms\.([^.\[\]]+)", place):
+        net = value if isinstance(value, str) else "CLASS"
+        return f"{place}: expected options such as net, got {value}.", f"write {found[1]}: {{net: {net}}}."
+    if (found := UNKNOWN_MODULE.search(message)) and location is not None and "." in str(value):
+        return f"{location}: there is no module '{found[1]}'.", "is it installed, or its folder on PYTHONPATH?"
+    if (found := UNKNOWN_CLASS.search(message)) and location is not None:
+        name = next(filter(None, found.groups())).rsplit(".", 1)[-1]
+        return f"{location}: there is no class '{name}'.", _did_you_mean(name, known_classes()) or (
+            "give a class of ours by name, or any other as package.module.Class."
+        )
+    # A Namespace is of a class that was found, and refuses an argument.
+    if place and not isinstance(value, Namespace) and (found := NO_CLASS.search(message)):
+        got = value
+        if isinstance(value, Mapping):
+            got = value.get("class_path") if {*value} <= {"class_path", "init_args"} else ", ".join(map(str, value))
+        kind = f"subclass of {found[1]}" if found[1] else "class"
+        return f"{place}: expected a {kind}, by its name or as class_path and init_args, got {got}.", hint
+    return None
+
+
+def _of_config(message: str, location: str | None, place: str, value: Any, hint: str) -> tuple[str, str]:
+    """Of texts and files of options, and all else."""
+    types = WRONG_VALUE.findall(message)
+    if "Problems parsing config" in message:
+        reason = _one_line(message.split(":", 1)[1])  # the files that --config names were read before
+        return f"a value on the command line, or a file that it names, is not valid YAML: {reason}", hint
+    if location in OF_OPTIONS and "Unable to load config" in message:
+        got = message.rpartition(" ")[2].strip()
+        if location != "model":
+            return f"{location}: expected options, such as --{location}.{OF_OPTIONS[location]}, got {got}.", hint
+        ours = "fit trains nets: name yours as --model.net. A LightningModule of your own goes into pl.Trainer."
+        return f"model: expected options such as net, or a file of them, got {got}.", ours
+    if found := OF_CLASS.search(message):
+        return ": ".join(filter(None, [place, found[1]])), hint
+    if types and location is not None:
+        return f"{location}: expected {' or '.join(_type_names(types))}, got {value}.", hint
+    if found := NO_OPTIONS.search(message):
+        return (
+            f"expected options such as model:, data: and trainer: in a configuration, got {found[1].strip() or 'none'}.",
+            hint,
+        )
+    return _one_line(re.sub(r'^Parser key "([\w.]+)":', r"\1:", message)), hint
 
 
 def _frames(error: BaseException | None) -> Iterator[FrameType]:
