@@ -207,36 +207,7 @@ class TrainingCLI(LightningCLI):
             below = Path(path, CHECKPOINTS, LAST)
             hint = f" Did you mean {below}?" if below.is_file() else ""
             raise UserError(f"--ckpt_path is 'last' or a checkpoint file, found no file {path}.{hint}")
-        if self._get(self.config, "trainer")["gradient_clip_val"] is not None:
-            raise UserError(
-                "trainer.gradient_clip_val would clip all nets of a run by one norm: set model.gradient_clip_val (and "
-                "model.gradient_clip_algorithm), which clips each net by its own."
-            )
-        if self._get(self.config, "trainer")["accumulate_grad_batches"] not in (None, 1):
-            raise UserError(
-                "trainer.accumulate_grad_batches is not supported, as each net of a run is stepped by itself: set a larger "
-                "data.batch_size."
-            )
-        if self._get(self.config, "trainer")["default_root_dir"] is not None:
-            raise UserError(
-                "trainer.default_root_dir is not used: set run.root, the folder of all runs, or --out of measure."
-            )
-        if self._get(self.config, "trainer")["barebones"]:
-            raise UserError("trainer.barebones is not supported: it would disable logging and checkpoints.")
-        if self.subcommand != "test" and self._get(self.config, "trainer")["limit_test_batches"] is not None:
-            raise UserError(
-                "trainer.limit_test_batches counts in `test` only, other commands evaluate test data with the validation data: "
-                "set data.test_limit, or trainer.limit_val_batches, which limits both."
-            )
-        if (every := self._get(self.config, "trainer")["check_val_every_n_epoch"]) is not None:
-            at_least(1, "trainer", check_val_every_n_epoch=every)
-        for least, most in (("min_epochs", "max_epochs"), ("min_steps", "max_steps")):
-            low, high = (self._get(self.config, "trainer")[name] for name in (least, most))
-            if self.subcommand == "fit" and 0 <= (-1 if high is None else high) < (low or 0):  # -1: no limit
-                raise UserError(
-                    f"trainer.{least} holds off what stops training early, and trainer.{most} ends it all the same: expected "
-                    f"trainer.{least} of at most {high}, got {low}. Raise trainer.{most}."
-                )
+        _check_trainer(self._get(self.config, "trainer"), self.subcommand)
         if self.subcommand == "measure":
             check_names(self._words, self._get(self.config, "out"), path)
         self._leave_out_what_is_missing()
@@ -490,6 +461,40 @@ class TrainingCLI(LightningCLI):
             raise
         print(f"report: {page}")
         self.answer |= _numbers(self.folder) | {"report": page}
+
+
+def _check_trainer(trainer: Namespace, command: str | None) -> None:
+    """UserError: for options of Lightning's trainer that do not work here, or contradict each other."""
+    if trainer["gradient_clip_val"] is not None:
+        raise UserError(
+            "trainer.gradient_clip_val would clip all nets of a run by one norm: set model.gradient_clip_val (and "
+            "model.gradient_clip_algorithm), which clips each net by its own."
+        )
+    if trainer["accumulate_grad_batches"] not in (None, 1):
+        raise UserError(
+            "trainer.accumulate_grad_batches is not supported, as each net of a run is stepped by itself: set a larger "
+            "data.batch_size."
+        )
+    if trainer["default_root_dir"] is not None:
+        raise UserError(
+            "trainer.default_root_dir is not used: set run.root, the folder of all runs, or --out of measure."
+        )
+    if trainer["barebones"]:
+        raise UserError("trainer.barebones is not supported: it would disable logging and checkpoints.")
+    if command != "test" and trainer["limit_test_batches"] is not None:
+        raise UserError(
+            "trainer.limit_test_batches counts in `test` only, other commands evaluate test data with the validation data: "
+            "set data.test_limit, or trainer.limit_val_batches, which limits both."
+        )
+    if (every := trainer["check_val_every_n_epoch"]) is not None:
+        at_least(1, "trainer", check_val_every_n_epoch=every)
+    for least, most in (("min_epochs", "max_epochs"), ("min_steps", "max_steps")):
+        low, high = trainer[least], trainer[most]
+        if command == "fit" and 0 <= (-1 if high is None else high) < (low or 0):  # -1: no limit
+            raise UserError(
+                f"trainer.{least} holds off what stops training early, and trainer.{most} ends it all the same: expected "
+                f"trainer.{least} of at most {high}, got {low}. Raise trainer.{most}."
+            )
 
 
 def _numbers(run: RunFolder) -> dict[str, Any]:
