@@ -235,8 +235,7 @@ class _Watch(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         given = [*tensors_in((args, kwargs or {}))]
-        known = next((found for t in given if not _finite(t) and (found := self._known(t))), None)
-        before = ", ".join(f"{self._name(t)} {_range(t)}" for t in given) if known is None else ""
+        known, before = self._came_in(given)
         for tensor in given:  # what no operation was seen to make, such as a function of one's own
             self._keep_name(tensor.grad_fn, f"{self.layers[-1]}, before {func.__name__}")
         out = func(*args, **(kwargs or {}))
@@ -260,14 +259,18 @@ class _Watch(TorchFunctionMode):
     def _left(self, module: nn.Module, inputs: Any, output: Any) -> None:
         """What no operation was seen to do, such as one of a graph or of an extension, its layer did."""
         name = self.layers[-1]
-        known = next((o for t in tensors_in(inputs) if not _finite(t) and (o := self._known(t))), None)
-        before = ", ".join(f"{self._name(t)} {_range(t)}" for t in tensors_in(inputs))
+        known, before = self._came_in([*tensors_in(inputs)])
         for tensor in tensors_in(output):
             self._keep_name(tensor.grad_fn, name)
             if not _finite(tensor) and id(tensor) not in self.origins:
                 self._kept.append(tensor)
                 self.origins[id(tensor)] = known or Origin("forward", name, before)
         self.layers.pop()
+
+    def _came_in(self, given: list[Tensor]) -> tuple[Origin | None, str]:
+        """Where what is not finite among these has that from; if that was not seen, all of them in words."""
+        known = next((found for t in given if not _finite(t) and (found := self._known(t))), None)
+        return known, "" if known else ", ".join(f"{self._name(t)} {_range(t)}" for t in given)
 
     def _known(self, tensor: Tensor) -> Origin | None:
         """Where a tensor that is not finite has that from; None where that was not seen."""
