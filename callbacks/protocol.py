@@ -64,13 +64,8 @@ def contexts_of(trainer: pl.Trainer, pl_module: pl.LightningModule, epoch: float
     """What measures are given: of each net one context."""
     loss = loss_of(pl_module)
     made = [
-        MeasureContext(
-            *(member.net, _Probe(trainer), loss, member.name),
-            epoch=epoch,
-            arm=member.own_arm,
-            seed=member.seed or 0,
-        )
-        for member in members_of(pl_module)
+        MeasureContext(each.net, _Probe(trainer), loss, each.name, epoch=epoch, arm=each.own_arm, seed=each.seed or 0)
+        for each in members_of(pl_module)
     ]
     for one in made:
         one.others = {other.arm: other.name for other in made if other.seed == one.seed and other.arm != one.arm}
