@@ -7,7 +7,7 @@ from functools import partial
 from lightning_app.common.numbers import plural, span
 from lightning_app.report.page_data import gather
 from lightning_app.report.pairs import DIVERGED, Pair, pairs
-from lightning_app.report.sections.cushions import choose_layer, measured_layers
+from lightning_app.report.sections.cushions import choose_layer
 from lightning_app.runs import RunFolder
 from lightning_app.runs.reader import Final, HeldOut
 
@@ -60,9 +60,8 @@ def _train(pair: Pair) -> str:
 
 
 def _cushions(pair: Pair) -> str:
-    if not (layers := measured_layers(pair.nets)):
+    if (layer := choose_layer(pair.nets)) is None:
         return ""
-    layer = choose_layer(layers)
     residual, plain = _both(pair, f"cushion/{layer}/median")
     same, _ = _both(pair, f"cushion/{layer}/median_transferred")
     if not residual or not plain or not same or not all(math.isfinite(one.value) for one in residual + plain + same):

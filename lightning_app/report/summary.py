@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 from lightning_app.common.numbers import number
 from lightning_app.report.page_data import PageNet, gather
-from lightning_app.report.sections.cushions import choose_layer, measured_layers
+from lightning_app.report.sections.cushions import choose_layer
 from lightning_app.report.sections.outcome import limits
 from lightning_app.runs import RunFolder
 
@@ -31,8 +31,7 @@ def summary(run: RunFolder) -> Summary:
     page = gather([run])
     if not page.nets:
         return Summary(f"{run.label}: no net has logged a number yet.", [], [])
-    layers = measured_layers(page.nets)
-    layer = choose_layer(layers) if layers else None
+    layer = choose_layer(page.nets)
     columns = {
         "train risk": "train/risk",
         "train error": "train/error",

@@ -39,20 +39,22 @@ Samples = dict[PageNet, dict[float, np.ndarray]]  # cushions per sample (n,) by 
 
 def section(page: PageData) -> Section:
     """Histograms of one layer and medians of all."""
-    layers = measured_layers(page.nets)
-    if not layers:
+    layer = choose_layer(page.nets, page.layer)
+    if layer is None:
         return Section("cushions", TITLE, notices=["Layer cushions were not measured in this run."], short="Cushions")
-    layer = choose_layer(layers, page.layer)
     histograms = _histograms(page, layer)
     missing = [] if histograms else [f"No cushions per sample were saved at {layer}."]
-    return Section("cushions", TITLE, WHAT, [*histograms, *_medians(page, layers)], missing, (FAMILY,), "Cushions")
+    return Section("cushions", TITLE, WHAT, [*histograms, *_medians(page)], missing, (FAMILY,), "Cushions")
 
 
-def choose_layer(layers: Sequence[str], wanted: str | None = None) -> str:
-    """The requested layer, else layer10, else the middle one.
+def choose_layer(nets: Sequence[PageNet], wanted: str | None = None) -> str | None:
+    """The requested layer, else layer10, else the middle one of those whose cushion was logged; None without any.
 
     UserError: if the requested layer was not measured, naming those that were.
     """
+    layers = _measured_layers(nets)
+    if not layers:
+        return None
     if wanted is None:
         return DEFAULT_LAYER if DEFAULT_LAYER in layers else layers[len(layers) // 2]
     if wanted not in layers:
@@ -60,7 +62,7 @@ def choose_layer(layers: Sequence[str], wanted: str | None = None) -> str:
     return wanted
 
 
-def measured_layers(nets: Sequence[PageNet]) -> list[str]:
+def _measured_layers(nets: Sequence[PageNet]) -> list[str]:
     """Layers whose cushion was logged for any of the nets, by number."""
     found = (re.fullmatch(r"cushion/([^/]+)/[^/]+", name) for net in nets for name in net.names)
     return sorted({match[1] for match in found if match}, key=lambda layer: (_number(layer), layer))
@@ -151,8 +153,9 @@ def _caption(layer: str, found: Sequence[Samples]) -> str:
     return caption + f" Not drawn, because x is zero or the cushion infinite: {lost}." * bool(lost)
 
 
-def _medians(page: PageData, layers: Sequence[str]) -> list[Figure]:
+def _medians(page: PageData) -> list[Figure]:
     """Median cushion of every layer, one panel a convention, by the layers' own numbers or else their order."""
+    layers = _measured_layers(page.nets)
     places = dict(zip(layers, positions(layers), strict=True))
     panels, rows = [], []
     for title, end in CONVENTIONS.items():

@@ -18,7 +18,7 @@ from lightning_app.report.blocks import Cell, Section, Sentences
 from lightning_app.report.page_data import PageData
 from lightning_app.report.pairs import counterparts
 from lightning_app.report.sections.curvature import key_of
-from lightning_app.report.sections.cushions import choose_layer, measured_layers
+from lightning_app.report.sections.cushions import choose_layer
 from lightning_app.report.sections.outcome import outcome
 from lightning_app.report.spectra import prefixes
 from lightning_app.runs.reader import HeldOut, held_out
@@ -140,8 +140,7 @@ def _questions(page: PageData, sides: Sides, own: bool) -> list[Question | None]
         what = "a largest eigenvalue" + (" of the Hessian" if each == "hessian" else f" ({each})")
         if (name := f"{each}/top1") in sides.names:
             found.append(_at_end(sides, name, what, f"{key_of(each)}-curves", ratio=True))
-    if layers := measured_layers(page.nets):
-        layer = choose_layer(layers, page.layer)
+    if layer := choose_layer(page.nets, page.layer):
         name = f"cushion/{layer}/median"
         counts = name in sides.names and any(
             net.final(name) != net.final(f"{name}_transferred") for net in sides.a + sides.b
