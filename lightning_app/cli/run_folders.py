@@ -19,6 +19,7 @@ from pytorch_lightning.cli import SaveConfigCallback
 from pytorch_lightning.loggers import WandbLogger
 from typing_extensions import override
 
+from callbacks.log import folders_of
 from lightning_app.common.errors import UserError
 from lightning_app.common.files import with_folder, with_home, write_atomically, writing
 from lightning_app.common.provenance import commit, processor, threads, versions
@@ -26,7 +27,7 @@ from lightning_app.common.safe_io import read_bytes
 from lightning_app.runs import RunFolder
 from lightning_app.runs.configuration import changed, changes
 from lightning_app.runs.folder import CHECKPOINTS, CONFIG, EARLIER_CONFIG, LAST, LOG
-from lightning_app.runs.loggers import RunLogger, made_by
+from lightning_app.runs.loggers import made_by
 
 Ours = Literal["first", "only"]
 MEASURED = "measured"  # folder of measurements among the groups of runs
@@ -197,7 +198,7 @@ class SaveRunConfig(SaveConfigCallback):
 
     @override
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
-        has_one = any(isinstance(one, RunLogger) and (one.folder.path / CONFIG).exists() for one in trainer.loggers)
+        has_one = any((folder.path / CONFIG).exists() for folder in folders_of(trainer))
         self._waits = stage == "fit" and (has_one or self.config.get("ckpt_path") not in (None, "last"))
         if not self._waits:
             self._save(trainer, pl_module)
@@ -211,8 +212,8 @@ class SaveRunConfig(SaveConfigCallback):
     @override
     def on_fit_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """The numbers that follow are of the run as it was: they must not pass for those of other options."""
-        for logger in trainer.loggers if self._waits and trainer.is_global_zero else ():
-            if isinstance(logger, RunLogger) and (other := _changed(logger.folder, self._text())):
+        for folder in folders_of(trainer) if self._waits and trainer.is_global_zero else ():
+            if other := _changed(folder, self._text()):
                 print(changes(other, "nothing was trained with other options than the run's"))
 
     def _text(self) -> str:
@@ -221,14 +222,14 @@ class SaveRunConfig(SaveConfigCallback):
     @rank_zero_only
     def _save(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         text = self._text()
+        for folder in folders_of(trainer):
+            if other := _changed(folder, text):
+                print(changes(other))
+            _write_config(folder.path / CONFIG, text)
+            folder.reopen()
+            folder.add_made(made_by(trainer, pl_module, f"main.py {shlex.join(sys.argv[1:])}"))
         for logger in trainer.loggers:
-            if isinstance(logger, RunLogger):
-                if other := _changed(logger.folder, text):
-                    print(changes(other))
-                _write_config(logger.folder.path / CONFIG, text)
-                logger.folder.reopen()
-                logger.folder.add_made(made_by(trainer, pl_module, f"main.py {shlex.join(sys.argv[1:])}"))
-            elif isinstance(logger, WandbLogger):
+            if isinstance(logger, WandbLogger):
                 logger.log_hyperparams(yaml.safe_load(text))
 
 
