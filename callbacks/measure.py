@@ -10,7 +10,7 @@ import logging
 import re
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -51,9 +51,11 @@ class Measure(EpochCallback):
 
     Attributes:
         lenient: record what cannot be measured and go on, also for user errors before training.
+        beside: the other measures of the run or call, what nets have none of need not be said by each.
     """
 
     lenient = False
+    beside: Sequence["Measure"] = ()
     family: str  # of the results: names their array file, ``cost/<family>`` and ``failed/<family>``; another in each measure
     gradients = False  # whether `measure` runs with gradients enabled
     _max_batch: int | None = None  # samples at a time, since more ran out of memory
@@ -67,7 +69,7 @@ class Measure(EpochCallback):
     @override
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         super().setup(trainer, pl_module, stage)
-        check_families([one for one in getattr(trainer, "callbacks", [self]) if isinstance(one, Measure)])
+        introduce([one for one in getattr(trainer, "callbacks", [self]) if isinstance(one, Measure)])
 
     @abstractmethod
     def measure(self, context: MeasureContext) -> Mapping[str, Any]:
@@ -173,8 +175,8 @@ class Measure(EpochCallback):
         self.warn_once(f"{what}{when}: {why}", about=f"{what}: {why}")
 
 
-def check_families(measures: Iterable[Measure]) -> None:
-    """Each measure has a family of its own, the beginning of its keys.
+def introduce(measures: Sequence[Measure]) -> None:
+    """Tell measures which others there are. Each has a family of its own, the beginning of its keys.
 
     Raises:
         UserError: for no family, one that cannot be part of a file's name or is training's, and one that two have.
@@ -193,6 +195,7 @@ def check_families(measures: Iterable[Measure]) -> None:
                 "leave one out, make one of both where it takes lists (blocks, bn_modes), or give one another prefix or name."
             )
         found[family] = own
+        measure.beside = [other for other in measures if other is not measure]
 
 
 def _check_number(key: str, value: Any) -> None:

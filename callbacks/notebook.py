@@ -13,7 +13,7 @@ from torch import Tensor, nn
 import callbacks
 from callbacks.context import MeasureContext
 from callbacks.log import flatten, is_number
-from callbacks.measure import Measure, StatefulMeasure, check_families, is_fatal
+from callbacks.measure import Measure, StatefulMeasure, introduce, is_fatal
 from callbacks.protocol import BATCH
 from lightning_app.common.calls import described, pair_of
 from lightning_app.common.errors import UserError, reason
@@ -59,7 +59,7 @@ def measure(
     """
     if not isinstance(net, nn.Module):
         raise UserError(f"expected a net, a torch.nn.Module, got {described(net)}.")
-    chosen = shipped() if measures is None else checked(measures)
+    chosen = checked(shipped() if measures is None else measures)
     batches = _batches(net, inputs, _tensor("labels", labels))
     numbers: dict[str, float] = {}
     for one in chosen:
@@ -76,7 +76,8 @@ def measure(
             log.warning(f"{type(one).__name__} cannot measure this net: {reason(error)}")
         else:
             if not found:
-                log.warning(f"{type(one).__name__} found nothing to measure in this {type(unwrapped(net)).__name__}.")
+                what = f"{type(one).__name__} found nothing to measure in this {type(unwrapped(net)).__name__}"
+                log.warning(f"{what}: no number begins with {one.family}/.")
             numbers |= {key: float(value) for key, value in flatten(found) if is_number(value)}
     return numbers
 
@@ -102,7 +103,7 @@ def checked(measures: Any) -> list[Measure]:
         if not isinstance(one, Measure):
             what = f"the class {one.__name__}" if isinstance(one, type) else described(one)
             raise UserError(f"expected measures such as LayerCushion(), got {what}: see skipscope.callbacks.")
-    check_families(unique := [*dict.fromkeys(found)])
+    introduce(unique := [*dict.fromkeys(found)])
     return unique
 
 

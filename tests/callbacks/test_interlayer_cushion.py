@@ -80,6 +80,9 @@ def test_why_there_is_nothing_on_one_sample_at_a_time_is_said(caplog):
     linear = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3 * 32 * 32, 10))
     assert measure(linear, *data, [InterlayerCushion(bn_modes="batch1")]) == {}
     assert f"no interlayer cushions of 'net': {NO_BLOCKS}" in caplog.messages
+    caplog.clear()  # beside one in the other mode there is nothing to advise
+    assert measure(arm(True).net(), *data, [InterlayerCushion(probes=1), InterlayerCushion(bn_modes="batch1")])
+    assert not [said for said in caplog.messages if "no interlayer cushions" in said]
 
 
 def test_mistakes_are_reported_before_training():
