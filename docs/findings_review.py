@@ -422,8 +422,8 @@ def _correlated(
 def start_rows(source: Source) -> Iterator[Row]:
     """Gains in training risk in place of test error; and of the embedded digits."""
     for piece in start_and_centre.ENDS.pieces:
-        if (file := PIECES / f"{start_and_centre.ENDS.name}/{piece}.npz").exists():
-            yield from _gains(f"{piece}, in training risk", read_npz(file)["risk"])
+        risk = read_npz(PIECES / f"{start_and_centre.ENDS.name}/{piece}.npz")["risk"]
+        yield from _gains(f"{piece}, in training risk", risk)
     for decay in start_and_centre.DECAYS:
         found = start_and_centre.ends(source, data="digits", decay=decay, epochs=30, limit=None, seeds=13)
         yield from _gains(f"digits, decay {decay:g}", found["error"])
