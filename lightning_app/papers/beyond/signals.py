@@ -216,7 +216,7 @@ def draw_signals(results: Results) -> figures.Figure:
                     for line in arrays[f"{field}_expected"][:1, :-1]:
                         axes.plot(layers, line, color=figures.INK, linestyle="--", linewidth=0.8)
             axes.set(title=f"depth {depth}: {title}", xlabel="layer", yscale="log")
-    figures.legend(grid[0, -1], beside=True)
+    figures.legend(grid[0, 0], beside=True)  # the last column lacks what was not trained
     return figure
 
 

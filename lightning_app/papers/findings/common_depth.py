@@ -287,7 +287,8 @@ COMMON_DEPTH = Artefact(
     "no weight decay: Adam with rate 0.001, or SGD with rate 0.01 and momentum 0.9, both on gradients of norm at most 1. The "
     "embedded digits (8 x 8), 10,000 pictures of CIFAR-10 (averaged to 8 x 8, three channels), 10,000 samples of ten "
     "Gaussians in 50 dimensions at separation 1. Paths on 32 training samples, gradients on 8; BatchNorm has the statistics of "
-    f"all of them. p = {BLOCKS}: the readout is not counted. Four seeds. In the figure means over seeds; dotted: SGD.",
+    f"all of them. Outputs are centred over the classes. p = {BLOCKS}: the readout is not counted. Four seeds. "
+    "In the figure means over seeds; dotted: SGD.",
     draw_common_depth,
     computations=(FROM_STARTS,),
 )

@@ -228,7 +228,7 @@ COMMON_DEPTH_CONVOLUTIONS = Artefact(
     "blocks' weights, N(0, s²/S) with the fan-in S. Adam with rate 0.001, batches of 50, gradients of norm at most 1, about "
     f"4,000 steps; weight decay of {DECAYS['with weight decay']:g}, added to the gradient, or none. The embedded digits (8 x 8), "
     "1,000 pictures of CIFAR-10 (averaged to 8 x 8, three channels). Paths on 32 training samples, gradients on 8. "
-    f"p = {LAYERS}: the readout is not counted. {SEEDS} seeds, thin in the figure.",
+    f"Outputs are centred over the classes. p = {LAYERS}: the readout is not counted. {SEEDS} seeds, thin in the figure.",
     draw_common_depth_convolutions,
     computations=(FROM_STARTS,),
 )

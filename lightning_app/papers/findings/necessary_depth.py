@@ -268,7 +268,8 @@ NECESSARY_DEPTH = Artefact(
     f"Residual MLPs of {BLOCKS} blocks, {WIDTH} wide, without normalisation, gain 0.5; random tables of {PLACES} places, 100,000 "
     "for training in 8 epochs of batches of 128 by Adam with rate 0.002. Others are drawn for testing, nearly all of which were "
     "seen in training, as there are 15,625. The nets of a seed start from the same weights. Measured in float64: depths on 256 "
-    "test samples, gradients on 64, errors on 2,000. Lesion depth: the least r such that the error without paths longer than r, "
+    "test samples, gradients on 64, errors on 2,000. For depths outputs are centred over the classes. "
+    "Lesion depth: the least r such that the error without paths longer than r, "
     f"and without those longer than any larger number, is at most {WITHIN:g} above the whole net's; the readout is not counted. "
     "Spearman's rank correlation over the four tasks of a seed, 0 where one number is the same for all; the interval is of its "
     f"mean over {SEEDS} seeds, by bootstrap, not corrected for the number of rows.",

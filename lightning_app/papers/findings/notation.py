@@ -186,7 +186,8 @@ NOTATION = Artefact(
     "Nets of depth 20 on the embedded digits, enlarged to 32 x 32, before and after five passes of SGD with learning rate "
     "0.01, momentum 0.9 and batches of 64; measured in float64 on 32 of the images. Relative change: |a - b| / max(|a|, |b|), "
     "of a measure by layer in the layer where it is largest. The twin is `transfer` of the residual net, BatchNorm is absorbed "
-    f"as it is in evaluation. Predicted to stay: at most {SAME:g}, red in the figure; to change: at least {CHANGED:g}, blue. "
+    "as it is in evaluation. For path lengths outputs are centred over the classes. "
+    f"Predicted to stay: at most {SAME:g}, red in the figure; to change: at least {CHANGED:g}, blue. "
     f"In the figure changes below {FLOOR:g} stand at it.",
     draw_notation,
     computations=(CHANGES,),
