@@ -207,16 +207,19 @@ def draw_signals(results: Results) -> figures.Figure:
         for axes, (field, at, title) in zip(row, times):
             for kind, (words, shade) in KINDS.items():
                 arrays = results.computed(PROFILES).get(f"{kind}-{depth}")
-                if not arrays or (at and kind in UNTRAINED):
+                if not arrays:
                     continue
                 layers, colour = np.arange(1, arrays[field].shape[-1]), figures.COLOURS[shade][0]
-                for number, profile in enumerate(arrays[field][:, at, :-1]):
-                    axes.plot(layers, profile, color=colour, linewidth=0.9, label=words if not number else None)
+                axes.plot([], [], color=colour, label=words)  # the legend is of all, trained or not
+                if at and kind in UNTRAINED:
+                    continue
+                for profile in arrays[field][:, at, :-1]:
+                    axes.plot(layers, profile, color=colour, linewidth=0.9)
                 if not at:
                     for line in arrays[f"{field}_expected"][:1, :-1]:
                         axes.plot(layers, line, color=figures.INK, linestyle="--", linewidth=0.8)
             axes.set(title=f"depth {depth}: {title}", xlabel="layer", yscale="log")
-    figures.legend(grid[0, 0], beside=True)  # the last column lacks what was not trained
+    figures.legend(grid[0, -1], beside=True)
     return figure
 
 
