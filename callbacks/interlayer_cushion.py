@@ -1,6 +1,6 @@
 """Noise stability, block by block: `lightning_app.measures.noise_stability.interlayer` on the probe samples after epochs."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytorch_lightning as pl
@@ -78,6 +78,7 @@ class InterlayerCushion(Measure):
     """
 
     family = "interlayer"
+    _is_second = False  # is there one in "eval" too, which says what nets have none of?
 
     def __init__(
         self,
@@ -100,6 +101,10 @@ class InterlayerCushion(Measure):
         self.half = half
 
     @override
+    def told_of(self, others: Sequence[Measure]) -> None:
+        self._is_second = any(isinstance(one, InterlayerCushion) and "eval" in one.bn_modes for one in others)
+
+    @override
     def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Before anything is trained, but not in `setup`: a module may make its net in its own, which comes later."""
         if self.lenient:
@@ -117,10 +122,10 @@ class InterlayerCushion(Measure):
     def measure(self, context: MeasureContext) -> Mapping[str, Any]:
         net, images = context.net, [images for images, _ in context.samples(self.samples)]
         if not self._spans(net, "eval"):
-            if not self._is_second():  # once is enough
+            if not self._is_second:  # once is enough
                 self.warn_once(f"no interlayer cushions of '{context.name}': {NO_BLOCKS}")
             return {}
-        if "batch1" in self.bn_modes and not self._is_second() and not self._spans(net, "batch1"):
+        if "batch1" in self.bn_modes and not self._is_second and not self._spans(net, "batch1"):
             self.warn_once(f"no interlayer cushions in 'batch1' of '{context.name}': {NO_BATCH_NORM}")
         return {
             f"{PREFIXES[bn_mode]}/{name}": found
@@ -130,10 +135,6 @@ class InterlayerCushion(Measure):
                 net, spans, images, bn_mode, self.probes, self.before_relu, self.half
             ).items()
         }
-
-    def _is_second(self) -> bool:
-        """Is there one in "eval" too, which says what nets have none of?"""
-        return any(isinstance(one, InterlayerCushion) and "eval" in one.bn_modes for one in self.beside)
 
     def _spans(self, net: nn.Module, bn_mode: BnMode) -> list[Span]:
         """The requested blocks; of all there are, "batch1" is about those with a BatchNorm."""

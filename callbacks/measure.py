@@ -51,11 +51,9 @@ class Measure(EpochCallback):
 
     Attributes:
         lenient: record what cannot be measured and go on, also for user errors before training.
-        beside: the other measures of the run or call, what nets have none of need not be said by each.
     """
 
     lenient = False
-    beside: Sequence["Measure"] = ()
     family: str  # of the results: names their array file, ``cost/<family>`` and ``failed/<family>``; another in each measure
     gradients = False  # whether `measure` runs with gradients enabled
     _max_batch: int | None = None  # samples at a time, since more ran out of memory
@@ -82,6 +80,12 @@ class Measure(EpochCallback):
     def describe(self) -> Mapping[str, str]:
         """Key -> meaning, for the curves that the report draws of numbers without a section, and for ``keys.csv``."""
         return {}
+
+    def told_of(self, others: Sequence["Measure"]) -> None:
+        """Which other measures the run or call has, before anything is measured: what one says need not be said twice.
+
+        To be asked here and not kept: measures that hold each other would be freed, copied and pickled all at once.
+        """
 
     def evaluate(self, context: MeasureContext) -> dict[str, Any]:
         """Measure one net as in a run, isolated from training.
@@ -195,7 +199,7 @@ def introduce(measures: Sequence[Measure]) -> None:
                 "leave one out, make one of both where it takes lists (blocks, bn_modes), or give one another prefix or name."
             )
         found[family] = own
-        measure.beside = [other for other in measures if other is not measure]
+        measure.told_of([other for other in measures if other is not measure])
 
 
 def _check_number(key: str, value: Any) -> None:

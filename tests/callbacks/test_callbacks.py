@@ -2,6 +2,9 @@
 
 import contextlib
 import copy
+import gc
+import pickle
+import weakref
 
 import pytest
 import torch
@@ -9,6 +12,7 @@ import torch
 import callbacks
 from callbacks.clock import EpochCallback
 from callbacks.measure import Measure, isolated
+from callbacks.notebook import measure
 from lightning_app.common.errors import UserError
 from lightning_app.common.isolation import evaluating
 from lightning_app.measures import normalisations_of
@@ -30,6 +34,21 @@ def normalised_net() -> torch.nn.Module:
 
 def bank(**more):
     return classifier({"plain": arm(False), "residual": arm(True), "normalised": Arm(net=normalised_net)}, **more)
+
+
+def test_measures_of_one_call_do_not_hold_each_other():
+    """One that keeps weights is freed with its last name, and one beside a function without a name can be pickled."""
+    net, data = torch.nn.Linear(4, 2), (torch.ones(3, 4), [0, 1, 0])
+    mass, kept = callbacks.WeightMass(), callbacks.DistanceFromStart()
+    measure(net, *data, [mass, kept, callbacks.Scalar("one", lambda context: 1.0)])
+    gone = weakref.ref(kept)
+    gc.disable()
+    try:
+        del kept
+        assert gone() is None
+    finally:
+        gc.enable()
+    pickle.loads(pickle.dumps(mass))
 
 
 def test_training_with_all_callbacks_is_bit_identical_to_training_with_none(tmp_path):
