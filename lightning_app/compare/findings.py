@@ -94,9 +94,8 @@ def errors_at_equal_risk(sides: Sides, name: str) -> tuple[float, np.ndarray, np
 
 
 def _while_measured(risk: pd.Series, error: pd.Series) -> tuple[pd.Series, pd.Series]:
-    """Risks up to the last epoch of which the error is known: risks may be measured more often. Without errors as they are."""
-    known = error.index[np.isfinite(error)]
-    return (risk[risk.index <= known[-1]] if len(known) else risk), error
+    """Risks up to the last epoch at which the error was measured, which may be less often, whether or not it was finite."""
+    return (risk[risk.index <= error.index[-1]] if len(error) else risk), error
 
 
 def level_of(names: Collection[str], at_equal_risk: bool = True) -> float:

@@ -365,6 +365,19 @@ def test_errors_that_are_measured_less_often_are_compared_at_a_risk_that_is_reac
     assert "test/error at training risk 0.6: A 0.3 ± 0, B 0.3 ± 0; A - B 0 [0, 0], 8 pairs" in said
 
 
+def test_one_net_whose_errors_stop_being_numbers_does_not_move_the_risk_at_which_all_are_compared(tmp_path, capsys):
+    """It is measured all the same, and trains on: only its pair is left out."""
+    run = make(tmp_path / "run", {"good": GOOD, "bad": BAD})
+    log = run.path / "log.csv"
+    rows = [row.split(",") for row in log.read_text().splitlines()]
+    for row in rows:
+        if row[0] == "good-seed03" and row[1] != "0" and row[3] == "test/error":
+            row[4] = "nan"
+    log.write_text("".join(",".join(row) + "\n" for row in rows))
+    main(["compare", f"{run.path}:good", f"{run.path}:bad"])
+    assert "test/error at training risk 0.4: A 0.2 ± 0, B 0.2 ± 0; A - B 0 [0, 0], 9 pairs" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(("batches", "paired"), [(10, False), (1.0, True)])
 def test_part_of_the_batches_is_other_data_and_all_of_them_is_the_same_however_it_is_spelled(
     tmp_path, capsys, batches, paired
