@@ -25,7 +25,7 @@ FEWER_IS_BETTER = re.compile(  # last parts of names; a standard_error is neithe
     r"((train|training|val|valid|validation|test|eval)_)?(error|risk|cost|loss)(_running|_ema|_paper|_epoch|_step)?"
 )
 MEASURING = ("data.init_args.probe_size", "data.init_args.evaluate_train")  # options of the data that train nothing
-SEEN = ("trainer.limit_train_batches", "trainer.overfit_batches")  # options of the trainer that decide what nets see
+SEEN = ("data.", "trainer.limit_train_batches", "trainer.overfit_batches")  # beginnings of options that say what nets see
 WHAT_IS_LEARNT = re.compile(r"data\.class_path|data\.init_args\.(classes|task|label_noise\w*)")
 
 
@@ -139,7 +139,7 @@ def matched(nets_a: Sequence[Net], nets_b: Sequence[Net]) -> Sides:
     one_way = all(homes[0][seed] == homes[1][seed] for seed in shared)  # each pair of one run
     apart = {} if one_way else _ways_apart(runs.values())
     known &= one_way or not any(run.damage for run in runs.values())
-    data = [key for key, values in {**anywhere, **apart}.items() if _is_seen(key, values) and key not in MEASURING]
+    data = [key for key in {**anywhere, **apart} if key.startswith(SEEN) and key not in MEASURING]
     if shared and not data and known:
         left_out = len(nets_a) + len(nets_b) - 2 * len(shared)
         if left_out:
@@ -162,17 +162,17 @@ def _ways_apart(runs: Iterable[Run]) -> dict[str, tuple[Any, Any]]:
     """
     ways: list[list[dict[str, tuple[Any, Any]]]] = []
     for run in runs:
-        both = itertools.pairwise(map(compared, [*run.earlier_configs, run.config]))
+        both = itertools.pairwise(map(_of_one_spelling, map(compared, [*run.earlier_configs, run.config])))
         found = [differing(old, {key: new.get(key) for key in old}) for old, new in both]
-        ways.append([of_data for each in found if (of_data := {k: v for k, v in each.items() if _is_seen(k, v)})])
+        ways.append([of_data for each in found if (of_data := {k: v for k, v in each.items() if k.startswith(SEEN)})])
     return (
         {key: values for way in ways for each in way for key, values in each.items()} if ways[1:] != ways[:-1] else {}
     )
 
 
-def _is_seen(key: str, values: tuple[Any, Any]) -> bool:
-    """Whether nets see other data by these two values of an option: all of it is spelled in several ways."""
-    return key.startswith("data.") or (key in SEEN and any(repr(value) not in ALL_DATA[key] for value in values))
+def _of_one_spelling(options: Mapping[str, Any]) -> dict[str, Any]:
+    """All of the data as None, however it is spelled: then options differ only where nets see other data."""
+    return {key: None if repr(value) in ALL_DATA.get(key, ()) else value for key, value in options.items()}
 
 
 def _nets(side: str) -> list[Net]:
@@ -268,5 +268,6 @@ def _unfinished(side: str, nets: Sequence[Net], last: int) -> list[str]:
 
 def _options(net: Net) -> dict[str, Any]:
     """What its run computes, and of the run's arms its own only."""
-    run = {key: value for key, value in net.run.options.items() if not key.startswith(("model.arms.", "model.net."))}
+    options = _of_one_spelling(net.run.options)
+    run = {key: value for key, value in options.items() if not key.startswith(("model.arms.", "model.net."))}
     return run | compared({"net": net.spec.get("net"), "twin_of": net.spec.get("twin_of")})

@@ -388,6 +388,16 @@ def test_part_of_the_batches_is_other_data_and_all_of_them_is_the_same_however_i
     said = capsys.readouterr().out
     assert ("paired by seed: 0, 1" in said) == paired
     assert ("because their data differ (trainer.limit_train_batches)" in said) != paired
+    assert ("options that differ" in said) != paired
+
+
+def test_two_spellings_of_all_batches_on_one_side_do_not_hide_that_the_other_saw_a_part(tmp_path, capsys):
+    for name, seeds, batches in (("a", [0, 1, 2, 3, 4], None), ("b", [5, 6, 7, 8, 9], 1.0)):
+        make(tmp_path / name, {"net": [GOOD[seed] for seed in seeds]}, seeds, trainer={"limit_train_batches": batches})
+    make(tmp_path / "c", {"net": BAD}, trainer={"limit_train_batches": 10})
+    main(["compare", f"{tmp_path}/a,{tmp_path}/b", f"{tmp_path}/c"])
+    said = capsys.readouterr().out
+    assert "because their data differ (trainer.limit_train_batches)" in said and "among themselves" not in said
 
 
 def test_a_plan_without_finite_pairs_says_how_many_there_are(tmp_path, capsys):
