@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 from lightning_app.common.numbers import brief
+from lightning_app.compare.findings import judged
 from lightning_app.report import summary
 from lightning_app.report.page import sections_of
 from lightning_app.report.page_data import gather
@@ -230,6 +231,15 @@ def test_where_nets_that_diverged_decide_they_also_say_which_is_less(tmp_path):
     lost = np.where(np.arange(13) < 12, math.nan, same)
     (said_of_it,) = said(run_of(tmp_path / "run", {"a": {"test/error": lost}, "b": {"test/error": same}}))
     assert "below that of a (13 pairs; 12 nets diverged, which counts as worst)" in said_of_it
+
+
+def test_a_net_that_diverged_is_not_equal_to_one_of_which_nothing_is_known():
+    """The run of seed 8 ended with its plain net, whose counterpart nobody knows at the later epochs of the others."""
+    a, b = (np.append(np.full(8, 0.2), lost) for lost in (math.inf, math.nan))
+    question = first.Question("At the end", "has a test error", "below", "above", a, b, (), name="test/error")
+    assert not question.is_equal() and question.is_answered()
+    found = judged("test/error", "", a[8:], b[8:], None, 0.05)
+    assert question._replace(a=a[8:], b=b[8:]).is_answered() == (found.pairs > 0)
 
 
 def test_other_tasks_are_not_compared_and_other_data_not_paired(tmp_path):

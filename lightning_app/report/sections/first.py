@@ -60,12 +60,15 @@ class Question(NamedTuple):
 
     def is_answered(self) -> bool:
         """Is there a pair of finite numbers, or one of which one net has diverged?"""
-        one = fewer_is_better(self.name) and np.isinf(differences(self.a, self.b)).any()
-        return self.pairs() > 0 or bool(one)
+        return self.pairs() > 0 or self.one_diverged()
+
+    def one_diverged(self) -> bool:
+        """Is there a pair of which one net has diverged and the other has not, as `judged` counts them?"""
+        return fewer_is_better(self.name) and bool((np.isinf(self.a) != np.isinf(self.b)).any())
 
     def is_equal(self) -> bool:
         """Do A and B differ in no pair, less the rounding of a subtraction?"""
-        return not np.nan_to_num(differences(self.a, self.b)).any()
+        return not self.one_diverged() and not np.nan_to_num(differences(self.a, self.b)).any()
 
 
 Asked = tuple[tuple[str, str], Question | None]  # names of A and B; None: these numbers give no answer
