@@ -244,6 +244,7 @@ def _parse(argv: list[str]) -> argparse.Namespace:
             raise UserError(f"{OF_ALL[asked]}, and {wrong} would change nothing: leave it out.")
     options.scale = SCALES[options.scale or "smoke"]
     options.runs, options.out = with_home(options.runs), with_home(options.out)
+    options.data_root = None if options.data_root is None else with_home(options.data_root)
     options.seeds = None if options.seeds is None else parse_seeds(options.seeds)  # argparse would swallow its message
     options.limit = None if options.limit is None else _seconds(options.limit)
     for word in fit:  # what changes what is measured is refused: the verdict would be about another experiment

@@ -78,7 +78,7 @@ class Check:
 def main(argv: list[str]) -> int:
     """Run the command; returns the exit code."""
     options = _parser().parse_args(argv)
-    options.results = with_home(options.results)
+    options.results, options.data_root = with_home(options.results), with_home(options.data_root)
     with answering(options.json) as answer:
         return _run(options, answer)
 
