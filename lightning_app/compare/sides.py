@@ -25,7 +25,8 @@ FEWER_IS_BETTER = re.compile(  # last parts of names; a standard_error is neithe
     r"((train|training|val|valid|validation|test|eval)_)?(error|risk|cost|loss)(_running|_ema|_paper|_epoch|_step)?"
 )
 MEASURING = ("data.init_args.probe_size", "data.init_args.evaluate_train")  # options of the data that train nothing
-SEEN = ("data.", "trainer.limit_train_batches", "trainer.overfit_batches")  # beginnings of options that say what nets see
+# Beginnings of options that say what nets see.
+SEEN = ("data.", "trainer.limit_train_batches", "trainer.overfit_batches")
 WHAT_IS_LEARNT = re.compile(r"data\.class_path|data\.init_args\.(classes|task|label_noise\w*)")
 
 
