@@ -122,7 +122,7 @@ def test_a_page_may_be_below_the_home_folder(make, tmp_path, monkeypatch):
         ["reproduce", "--list", "--runs=~nobody-of-that-name/runs"],
         ["reproduce", "--list", "--data-root=~nobody-of-that-name/runs"],
         ["verify", "--results=~nobody-of-that-name/runs"],
-        ["verify", "--data-root=~nobody-of-that-name/runs"],
+        ["verify", "findings/notation", "--data-root=~nobody-of-that-name/runs"],
     ],
 )
 def test_the_home_of_a_user_who_is_not_there_is_one_message(words, capsys):
