@@ -74,7 +74,8 @@ def latex(table: Table, label: str) -> str:
     numeric = [all(row[i].exact or row[i].text in ("–", "") for row in rows) for i in range(len(table.head))]
     columns = "".join("r" if right else "l" for right in numeric)
     body = [_line(f"{cell.text} ({cell.note})".lstrip() if cell.note else cell.text for cell in row) for row in rows]
-    caption = escaped_latex(" ".join(filter(None, (table.title, table.caption))))
+    title = table.title + "." if table.title and table.title[-1] not in ".?!" else table.title
+    caption = escaped_latex(" ".join(filter(None, (title, table.caption))))
     lines = [
         *("% \\usepackage{booktabs}", "\\begin{table}", "\\centering", f"\\begin{{tabular}}{{{columns}}}"),
         *("\\toprule", _line(table.head), "\\midrule", *body, "\\bottomrule", "\\end{tabular}"),

@@ -90,6 +90,8 @@ def test_tables_in_latex():
     assert r"50\%\_\$x\$\textbackslash{}evil\{\&\#\} & 0.5 \\" in text
     assert r"{[a]} & --" in text and r"{*} & " in text
     assert r"\label{tab:weights-table-1}" in text
+    assert r"\caption{T. \textbar{}" in text
+    assert r"\caption{Why? A}" in latex(Table("A", ["a"], [], title="Why?"), "weights-table-2")
     body = text.split("\\midrule")[1].split("\\bottomrule")[0]
     assert all(line.count("&") - line.count(r"\&") == 1 for line in body.strip().splitlines())
 
