@@ -287,6 +287,19 @@ def test_several_pairs_stand_in_one_table(make):
     assert {row[1].text for row in summary.rows} == {"deep20/plain − residual", "deep32/plain − residual"}
 
 
+def test_captions_end_with_one_full_stop(nets):
+    """Also where the last meaning ends with that of an abbreviation."""
+    cushions = {f"cushion/layer01/{each}": 0.5 for each in ("median", "mean", "minimum")}
+    captions = [block.caption for block in section(nets({"plain": cushions, "residual": cushions})).blocks]
+    assert captions[-1].endswith("proper of Arora et al.")
+    assert all(caption.strip().endswith(".") and ".." not in caption for caption in captions)
+
+
+def test_the_figure_of_ratios_says_what_is_over_what(make):
+    (figure,) = (block for block in section(make("run")).blocks if isinstance(block, Figure))
+    assert [entry.label for entry in figure.legend] == ["residual over plain"]
+
+
 def test_without_pairs_conventions_stand_side_by_side_without_a_conclusion(make):
     found = section(make("one", ["net"]))
     cells = table(found, CUSHION)

@@ -113,7 +113,7 @@ def _detail(quantity: conventions.Quantity, entries: Sequence[conventions.Across
 
 
 def _meanings(used: Iterable[conventions.Convention]) -> str:
-    return "; ".join(f"{each.label}: {each.meaning}" for each in used) + "."
+    return "; ".join(f"{each.label}: {each.meaning}" for each in used).removesuffix(".") + "."  # one after "et al." too
 
 
 def _row(each: conventions.UnderConvention, several: bool) -> list[Cell]:
@@ -136,7 +136,7 @@ def _figure(entries: Sequence[conventions.AcrossConventions]) -> list[Figure]:
     for part in np.array_split(np.arange(len(asked)), -(-len(asked) // LINES) or 1):
         of_part = [entry for entry in shown if asked.index(entry.quantity) in part]
         panels.append(_panel(len(panels), of_part, looks))
-    marks = legend((pair.label, look) for pair, look in looks.items())
+    marks = legend((f"{pair.residual[0].group} over {pair.plain[0].group}", look) for pair, look in looks.items())
     return [Figure("conventions-ratios", RATIOS, panels, marks, _csv(entries), columns=2)]
 
 
