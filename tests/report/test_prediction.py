@@ -192,6 +192,15 @@ def test_half_of_the_nets_have_to_have_a_measure(bank):
     assert "hessian/top1" not in final_measures(gather([bank(changed=fewer, name="fewer")])).values.index
 
 
+def test_the_legend_names_only_nets_that_are_drawn(bank, shown):
+    labels = [entry.label for entry in figure(shown).legend]
+    assert labels[-len(ARMS) :] == [*ARMS]
+    names = [name for name in numbers("plain", 0) if not name.startswith(("train/", "test/", "hessian/"))]
+    lacks = {net: dict.fromkeys(names) | {"hessian/top1": None} for net in NETS if net[0] == "plain"}
+    found = figure(section(bank(changed=lacks)))
+    assert [entry.label for entry in found.legend][len(labels) - len(ARMS) :] == ["residual", "wide"]
+
+
 def test_of_plain_nets_t_is_w(bank):
     """Layer by layer t is logged where T changes something: in residual nets."""
     changed = {}

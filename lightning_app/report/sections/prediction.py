@@ -144,8 +144,9 @@ def _cells(prediction: Prediction, kind: str, way: str, name: str) -> list[Cell]
 def _figure(prediction: Prediction) -> Figure:
     measures = prediction.measures
     ways = {way: LOOKS[way] for way in prediction.ways}
-    architectures = {net.group: net for net in measures.nets}
     shown = dict.fromkeys(name for way in ("all", "within") if way in ways for name in prediction.strongest(way)[:1])
+    drawn = np.isfinite(measures.values.loc[[*shown]]).any(axis=0)
+    architectures = {net.group: net for net, has in zip(measures.nets, drawn, strict=True) if has}
     panels = [_intervals(prediction, ways), *(_scatter(i, measures, name) for i, name in enumerate(shown))]
     marks = legend((f"τ, {WAYS[way]}", look) for way, look in ways.items())
     marks += legend((group, net.style) for group, net in architectures.items())
