@@ -77,9 +77,9 @@ const curves = panel => panel.promise ??= read(prepared(panel).figure).then(([co
     if (i !== who) rows = rows.filter(row => wanted.includes(row[i]));
   }
   for (const row of rows) {
-    const at = places ? places.get(row[x]) : +row[x], name = row[who], net = nets.get(name), key = name + "\0" + row[line];
+    const at = places ? places.get(row[x]) : +row[x], name = row[who], net = nets.get(name);
     if (at === undefined || !net && its.who === "net") continue;
-    const curve = slot(found, key, {who: name, line: row[line] || "", ...net, values: new Map(), cells: new Map()});
+    const curve = slot(found, name + "\0" + row[line], {who: name, line: row[line] || "", ...net, values: new Map(), cells: new Map()});
     curve.values.set(at, number(row[y]));
     curve.cells.set(at, [y, ...ends].map(i => row[i]));
   }
@@ -180,14 +180,14 @@ function light({curves, lit, x, y}) {
 
 let pointed = null; // [axis, x] under the pointer; it goes before what a click or a key has set
 const cursor = () => pointed || state.at || [];
-const short = text => text.replace(/^(.{23}).{2,}$/, "$1…");
+const short = (text, most = 24) => text.length > most ? text.slice(0, most - 1) + "…" : text;
 
 // [arm, label, digits, mean] of each curve at x; where there are too many seeds, their smallest and largest.
 function values({curves, rows, several}, x) {
   const found = groups(curves.filter(curve => curve.values.has(x))), crowded = found.flat().length > ROWS;
   return found.flatMap(its => {
     const [{arm, line}] = its, middle = mean(its.map(curve => curve.values.get(x))), count = its.length;
-    const of = several ? `, ${rows.line === "epoch" ? "epoch " : ""}${line}` : "", text = curve => curve.cells.get(x)[0];
+    const of = several ? `, ${rows.line === "epoch" ? "epoch " + brief(+line) : line}` : "", text = curve => curve.cells.get(x)[0];
     if (crowded && count > 1) {
       const sorted = its.toSorted((a, b) => text(a) - text(b) || isNaN(text(a)) - isNaN(text(b))); // what is not finite comes last
       return [[arm, `${arm.arm}${of}, least`, text(sorted[0]), middle], [arm, `${arm.arm}${of}, most of ${count}`, text(sorted.at(-1))]];
@@ -207,7 +207,7 @@ function mark(panel) {
   panel.follow?.(inside ? at : null);
   if (!inside) return;
   const place = x(at), rows = values(panel, at).map(([arm, ...row]) => [look(arm?.colour), ...row]);
-  const lines = [[`${axis} ${at}`], ...rows.map(([its, name, digits]) => [draw("tspan", its, "■ "), `${short(name)} ${digits}`])];
+  const lines = [[`${axis} ${at}`], ...rows.map(([its, name, digits]) => [draw("tspan", its, "■ "), `${short(name, 36)} ${digits}`])];
   const width = 24 + LETTER * max(...lines.map(line => line.at(-1).length)), start = place < (x.from + x.to) / 2 ? place + 6 : place - width - 6;
   over.append(vertical(place, y.from, y.to),
     ...rows.map(([its, , , value]) => ({cx: place, cy: y(value), class: "dot", ...its})).filter(({cy}) => isFinite(cy)).map(its => draw("circle", its)),
@@ -219,8 +219,8 @@ const nearest = ({stops, x}, place) => stops.toSorted((one, other) => abs(x(one)
 
 async function point(panel, event) {
   await curves(panel);
-  const {left, width} = panel.svg.getBoundingClientRect(), place = (event.clientX - left) / width * panel.svg.viewBox.baseVal.width;
-  return panel.stops.length ? [panel.axis, nearest(panel, place)] : null;
+  const {left, width} = panel.svg.getBoundingClientRect();
+  return panel.stops.length ? [panel.axis, nearest(panel, (event.clientX - left) / width * panel.svg.viewBox.baseVal.width)] : null;
 }
 
 const KEYS = {ArrowLeft: i => i - 1, ArrowRight: i => i + 1, Home: () => 0, End: () => Infinity};
@@ -261,7 +261,7 @@ function compare(panel) {
   const found = both.map(sides => differences(...sides)).filter(each => each[0]), [one, other] = both[0].map(each => each.length);
   const drawn = found.map(spread), ends = [0, ...drawn.flat().flatMap(point => point.slice(2, 4))], count = found[0]?.length;
   const pairs = ends.length < 2 ? "none in common" : count < 2 ? "1 pair" : min(one, other) < 2 ? `${one} − ${other} nets` : `${count} pairs`;
-  const low = min(...ends), high = max(...ends), y = scale(["linear", low, high > low ? high : low + 1, 88, 18]);
+  const low = min(...ends), high = max(...ends), y = scale(["linear", low, high > low ? high : 1, 88, 18]);
   const value = label(x.to, 10, "", "end"), line = draw("g");
   const ticks = ascending([low, 0, high]).filter(each => !each || abs(y(each) - y(0)) > 9);
   panel.difference = draw("svg", {class: "difference", viewBox: `0 0 ${width} 94`, role: "img", "aria-label": `${title}: ${a} minus ${b}`},
@@ -293,7 +293,7 @@ function picture({svg, box, figure}) {
   out.prepend(draw("style", {}, find("style")[0].textContent),
     draw("rect", {width, height, fill: "var(--page)"}));
   filled(out, {class: `${body.className} picture`, viewBox: `0 0 ${width} ${height}`, width, height});
-  return new XMLSerializer().serializeToString(out).replace(/var\((--[\w-]+)[^)]*\)/g, (_, name) => getComputedStyle(body).getPropertyValue(name).trim());
+  return new XMLSerializer().serializeToString(out).replace(/var\((--[\w-]+)[^)]*\)/g, (_, name) => getComputedStyle(body).getPropertyValue(name));
 }
 
 // So many pixels.
@@ -307,7 +307,7 @@ async function raster(panel) {
   const image = new Image();
   image.src = `data:image/svg+xml,${encodeURIComponent(picture(panel))}`;
   await image.decode();
-  const [width, height] = [3 * image.width, 3 * image.height];
+  const width = 3 * image.width, height = 3 * image.height;
   return new Promise(done => pixels(width, height, pen => pen.drawImage(image, 0, 0, width, height)).toBlob(done));
 }
 
@@ -366,7 +366,7 @@ const seen = new IntersectionObserver(entries => entries.forEach(async ({target,
 
 function open(panel, box) {
   filled(box, {
-    ...reached(`${panel.svg.ariaLabel}. Arrow keys read values.`),
+    ...panel.svg.dataset.rows.includes('"who"') && reached(`${panel.svg.ariaLabel}. Arrow keys read values.`), // a histogram has no curves
     pointermove: async event => { pointed = await point(panel, event); marked(); },
     pointerleave: () => { pointed = null; marked(); },
     click: async event => {
@@ -380,7 +380,7 @@ function open(panel, box) {
 
 // What passes with the epochs. Frames: panel -> net -> epoch -> [x, y]; layers: measure -> {names, nets: net -> epoch -> texts}.
 const frames = new Map(), layers = new Map(), atlas = find("#maps-figure")[0];
-const cut = text => text.trim().split(" "), spaced = text => cut(text).map(number);
+const cut = text => text.trim().split(" ");
 const epochsOf = nets => ascending([...nets].flatMap(its => [...its.keys()]));
 const brief = epoch => +epoch.toFixed(4);
 
@@ -410,7 +410,7 @@ function shownAt({key, rows: {measures = [], places = {}, where = {}}}, at) {
     const epoch = until([...epochs.keys()], at), net = nets.get(name);
     if (net && !hidden(net) && (where.net || [name]).includes(name)) found.push({...net, line, epoch, points: points(epochs.get(epoch))});
   });
-  add("", frames.get(key), points => points.map(spaced));
+  add("", frames.get(key), points => points.map(text => cut(text).map(number)));
   for (const line of measures) {
     const {names = [], nets: its} = layers.get(line) || {};
     const x = names.map(layer => places[keyOf(line, layer)] ?? places[layer] ?? +layer.match(/\d+/));
@@ -436,8 +436,7 @@ function move(panel) {
   panel.frame ??= svg.insertBefore(draw("svg", {x: x.from, y: y.to, width: box[2], height: box[3], viewBox: box}), panel.over);
   panel.heading ??= find("text", svg).findLast(each => each.textContent === title) || draw("text");
   const one = bars && nets.size > arms.length ? `, seed ${ascending(shown.map(each => each.seed)).join(" and ")}` : "";
-  const which = `, epoch ${ascending(shown.map(each => brief(each.epoch))).join(" and ")}${one}`;
-  panel.heading.textContent = moved ? title.replace(/, epoch .*|$/, which) : title;
+  panel.heading.textContent = moved ? title.replace(/, epoch .*|$/, `, epoch ${ascending(shown.map(each => brief(each.epoch))).join(" and ")}${one}`) : title;
   svg.classList.toggle("moved", !!moved);
   panel.frame.replaceChildren(...moved ? lines.flatMap(its => {
     const [{arm: {colour, dash}, points}] = its;
@@ -453,7 +452,7 @@ function player() {
   const go = i => change({at: ["epoch", stops[i]]}), still = matchMedia("(prefers-reduced-motion)"), button = slider.previousElementSibling;
   let timer = 0;
   const play = () => {
-    const next = () => go(slider.value < last ? +slider.value + 1 : 0);
+    const next = () => go((+slider.value + 1) % (last + 1));
     if (timer) timer = clearInterval(timer);
     else if (still.matches) next();
     else timer = setInterval(next, 200);

@@ -168,6 +168,39 @@ class TestCursor:
         bank.until("document.querySelector('#cushion-median .over')")
         assert texts(bank, "#cushion-median .readout text") == []
 
+    def test_rows_of_epochs_and_of_ends_are_told_apart(self, tmp_path):
+        """Epochs as a legend and the slider write them, and what is least and what is most, in the room of one line."""
+        nets, epochs = [f"{arm}-seed{i:02d}" for arm in ("plain", "residual") for i in range(3)], (0, 4 / 45, 32 / 45)
+        run = bare_run(tmp_path / "run", nets, 1)
+        for step, epoch in enumerate(epochs):
+            names = [f"signal/layer{layer:02d}/activation" for layer in (1, 2, 3)]
+            run.append([Row(who, epoch, step, name, 1.0 + i) for i, who in enumerate(nets) for name in names])
+        with tab(write_report([run]), anchor="#signals-1") as opened:
+            opened.until("document.querySelector('#signals-1')?.tabIndex === 0")
+            opened.run("document.querySelector('#signals-1').focus()")
+            opened.press("Home")
+            opened.until("document.querySelector('#signals-1 .readout text')")
+            read = texts(opened, "#signals-1 .readout text")[1:]
+        ends = {"least": "4.0", "most of 3": "6.0"}
+        assert read == [
+            f"■ residual, epoch {epoch}, {end} {value}"
+            for epoch in ("0", "0.0889", "0.7111")
+            for end, value in ends.items()
+        ]
+
+    def test_keys_are_promised_where_they_read_something(self, bank):
+        """Not in histograms, which have no curves."""
+        panels = every(
+            bank, "[data-axes]", "[each.parentElement.id, each.parentElement.ariaLabel, each.parentElement.tabIndex]"
+        )
+        promised = {key for key, label, _ in panels if label and "Arrow keys" in label}
+        assert (
+            promised
+            == {key for key, _, index in panels if index == 0}
+            == {key for key, *_ in panels if "histogram" not in key}
+        )
+        assert len(promised) < len(panels)
+
     def test_everything_by_keyboard(self, bank, log):
         """The cursor through a panel's epochs and away, and the buttons; what is read is said."""
 
