@@ -264,7 +264,7 @@ def _place(error: BaseException | None) -> tuple[str, Any]:
         if isinstance(action := at.get("self"), _typehints.ActionTypeHint):
             path += "" if action is last else f".{action.dest}"
             last, value = action, at.get("orig_val", value)
-        elif frame.f_code is _typehints.adapt_typehints.__code__ and "v" in at and at.keys() & {"n", "k"}:
+        elif frame.f_code is _typehints.adapt_typehints.__code__ and "v" in at and ("n" in at or "k" in at):
             path += f"[{at['n']}]" if "n" in at else f".{at['k']}"
             value = at["v"]
     return path.lstrip("."), "an empty text" if value == "" else value

@@ -5,6 +5,7 @@ A piece is kept as long as what decides it stays the same: an interruption loses
 
 import io
 import json
+import math
 import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
@@ -136,7 +137,7 @@ class Computed:
             "of_pieces": len(job.computation.pieces),
             "precision": job.computation.precision,
             "data": self.data or None,
-            "seconds": round(sum(each["seconds"] for each in made), 1),
+            "seconds": round(math.fsum(each["seconds"] for each in made), 1),  # sum() rounds as its Python does
             "made": [json.loads(kind) for kind in kinds],
         }
 
