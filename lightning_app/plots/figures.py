@@ -10,7 +10,9 @@ import matplotlib as mpl
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.container import ErrorbarContainer
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 from lightning_app.plots.drawing import histogram, over_seeds
 from lightning_app.plots.style import AXES, COLOURS, UNDATED, Style
@@ -99,10 +101,34 @@ def _plain_line(arm: str) -> Style:
 
 
 def legend(*panels: Axes, beside: bool = False) -> None:
-    """A legend each, where there is something to explain; beside the axes where it would hide what they show."""
+    """A legend each of what is drawn, if anything is; beside the axes where it would hide what they show."""
     for axes in panels:
-        if axes.get_legend_handles_labels()[0]:
-            axes.legend(**({"loc": "center left", "bbox_to_anchor": (1.02, 0.5)} if beside else {}))
+        named = zip(*axes.get_legend_handles_labels(), strict=True)
+        if drawn := [(handle, label) for handle, label in named if _is_drawn(handle)]:
+            axes.legend(*zip(*drawn), **({"loc": "center left", "bbox_to_anchor": (1.02, 0.5)} if beside else {}))
+
+
+def _is_drawn(handle: Any) -> bool:
+    """Whether a line has a finite point. One without any points is there for its label, of what another panel draws."""
+    line = handle[0] if isinstance(handle, ErrorbarContainer) else handle
+    return not isinstance(line, Line2D) or not _points(line).size or _has_point(line)
+
+
+def _has_point(line: Line2D) -> bool:
+    return bool(np.isfinite(_points(line)).all(axis=1).any())
+
+
+def _points(line: Line2D) -> np.ndarray:
+    return np.asarray(line.get_xydata(), dtype=float)  # (points, 2)
+
+
+def mark_empty(figure: Figure) -> None:
+    """Say of panels without data that there are none yet, instead of axes with numbers of nothing."""
+    for axes in figure.axes:
+        others = [*axes.collections, *axes.patches, *axes.images, *axes.texts]
+        if axes.axison and not others and not any(map(_has_point, axes.lines)):
+            axes.set_axis_off()
+            axes.text(0.5, 0.5, "no data yet", transform=axes.transAxes, ha="center", color=INK)
 
 
 def note(figure: Figure, words: str) -> None:

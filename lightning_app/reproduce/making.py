@@ -83,6 +83,7 @@ def judged(asked: Reproduction, runs: Path) -> Made:
     if asked.artefact.draw is not None:
         with figures.styled():
             figure = asked.artefact.draw(evidence.results)
+            figures.mark_empty(figure)
             figures.note(figure, f"{asked.key}, {standing}")
             figures.save(figure, folder, "figure")
     table = tables.frame(judged_rows)

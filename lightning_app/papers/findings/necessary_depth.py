@@ -257,7 +257,8 @@ def draw_necessary_depth(of: Computation, results: Results) -> Figure:
         both = [(lesion_depth(arrays)[0, task], arrays["effective_input"][0, task]) for arrays in pieces]
         axes[2].plot(*zip(*both) if both else ([], []), "o", color=figures.COLOURS[shade][0], label=plural(k, "step"))
     axes[2].set(xlabel="lesion depth", ylabel="effective depth, from the input")
-    figures.legend(*axes)
+    figures.legend(*axes[:2])
+    figures.legend(axes[2], beside=True)
     return figure
 
 
