@@ -110,8 +110,9 @@ def legend(*panels: Axes, beside: bool = False) -> None:
 
 def _is_drawn(handle: Any) -> bool:
     """Whether a line has a finite point. One without any points is there for its label, of what another panel draws."""
-    line = handle[0] if isinstance(handle, ErrorbarContainer) else handle
-    return not isinstance(line, Line2D) or not _points(line).size or _has_point(line)
+    if isinstance(handle, ErrorbarContainer):
+        return _has_point(handle[0])
+    return not isinstance(handle, Line2D) or not _points(handle).size or _has_point(handle)
 
 
 def _has_point(line: Line2D) -> bool:

@@ -19,6 +19,7 @@ def test_a_legend_is_of_what_is_drawn():
     _, axes = panel()
     axes.plot([0, 1], [np.nan, np.nan], label="not yet")
     axes.errorbar([20], [np.nan], [np.nan], label="not yet either")
+    axes.errorbar([], [], [], label="nor this")
     assert legend_of(axes) == []
     axes.plot([0, 1], [np.nan, 1.0], label="a line")
     axes.errorbar([20], [0.1], [0.01], label="a mean")
