@@ -124,12 +124,12 @@ def _points(line: Line2D) -> np.ndarray:
 
 
 def mark_empty(figure: Figure) -> None:
-    """Say of panels without data that there are none yet, instead of axes with numbers of nothing."""
+    """Say so in panels without a point that can be drawn, instead of axes with numbers of nothing."""
     for axes in figure.axes:
         others = [*axes.collections, *axes.patches, *axes.images, *axes.texts]
         if axes.axison and not others and not any(map(_has_point, axes.lines)):
             axes.set_axis_off()
-            axes.text(0.5, 0.5, "no data yet", transform=axes.transAxes, ha="center", color=INK)
+            axes.text(0.5, 0.5, "nothing to draw yet", transform=axes.transAxes, ha="center", color=INK)
 
 
 def note(figure: Figure, words: str) -> None:

@@ -32,7 +32,7 @@ def test_a_panel_without_data_says_so_instead_of_numbering_axes():
     axes.semilogy([0, 1], [np.nan, np.nan])
     axes.set_title("training loss")
     figures.mark_empty(figure)
-    assert [text.get_text() for text in axes.texts] == ["no data yet"] and not axes.axison
+    assert [text.get_text() for text in axes.texts] == ["nothing to draw yet"] and not axes.axison
     assert axes.get_title() == "training loss"
 
 

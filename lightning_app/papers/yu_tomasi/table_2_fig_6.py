@@ -133,7 +133,8 @@ def draw_fig_6(results: Results) -> figures.Figure:
     for arm, risk in risks.items():
         if not risk.empty:
             dash = "--" if arm == RESIDUAL else "-"
-            left.semilogy(risk.index, risk.mean(axis=1), color=figures.colour(arm), label=arm, ls=dash)
+            alone = "o" if len(risk) == 1 else None  # a line needs two points to be seen
+            left.semilogy(risk.index, risk.mean(axis=1), marker=alone, color=figures.colour(arm), label=arm, ls=dash)
     left.set(title="training loss L (nats)", xlabel="epoch")
     figures.legend(left)
     if not risks[PLAIN].empty:
