@@ -176,7 +176,7 @@ class Parser(LightningArgumentParser):
 
     def _keys(self, place: str) -> list[str]:
         """Every key of a class's parser; of another's, also those of its subcommands, and of each class with a short name."""
-        keys = {action.dest for action in self._actions} - {"help"}
+        keys = {action.dest for action in self._actions} - {"help", "print_shtab"}
         if place:
             return sorted(f"{place}.{key}" for key in keys if not key.endswith(".help"))
         subcommands = getattr(self, "_subcommands_action", None)
