@@ -104,8 +104,14 @@ def legend(*panels: Axes, beside: bool = False) -> None:
     """A legend each of what is drawn, if anything is; beside the axes where it would hide what they show."""
     for axes in panels:
         named = zip(*axes.get_legend_handles_labels(), strict=True)
-        if drawn := [(handle, label) for handle, label in named if _is_drawn(handle)]:
+        drawn = [(handle, label) for handle, label in named if _is_drawn(handle)]
+        if drawn and not _is_empty(axes):
             axes.legend(*zip(*drawn), **({"loc": "center left", "bbox_to_anchor": (1.02, 0.5)} if beside else {}))
+
+
+def key(axes: Axes, label: str, **look: Any) -> None:
+    """An entry of the legend without a line: for what several lines of other colours have in common, or other panels draw."""
+    axes.plot([], [], **{"color": INK, "label": label} | look)
 
 
 def _is_drawn(handle: Any) -> bool:
@@ -113,6 +119,11 @@ def _is_drawn(handle: Any) -> bool:
     if isinstance(handle, ErrorbarContainer):
         return _has_point(handle[0])
     return not isinstance(handle, Line2D) or not _points(handle).size or _has_point(handle)
+
+
+def _is_empty(axes: Axes) -> bool:
+    others = [*axes.collections, *axes.patches, *axes.images, *axes.texts]
+    return not others and not any(map(_has_point, axes.lines))
 
 
 def _has_point(line: Line2D) -> bool:
@@ -126,8 +137,7 @@ def _points(line: Line2D) -> np.ndarray:
 def mark_empty(figure: Figure) -> None:
     """Say so in panels without a point that can be drawn, instead of axes with numbers of nothing."""
     for axes in figure.axes:
-        others = [*axes.collections, *axes.patches, *axes.images, *axes.texts]
-        if axes.axison and not others and not any(map(_has_point, axes.lines)):
+        if axes.axison and _is_empty(axes):
             axes.set_axis_off()
             axes.text(0.5, 0.5, "nothing to draw yet", transform=axes.transAxes, ha="center", color=INK)
 

@@ -23,8 +23,14 @@ def test_a_legend_is_of_what_is_drawn():
     assert legend_of(axes) == []
     axes.plot([0, 1], [np.nan, 1.0], label="a line")
     axes.errorbar([20], [0.1], [0.01], label="a mean")
-    axes.plot([], [], label="drawn in another panel")
+    figures.key(axes, "drawn in another panel", linestyle="--")
     assert legend_of(axes) == ["a line", "drawn in another panel", "a mean"]
+
+
+def test_a_key_alone_is_no_legend():
+    _, axes = panel()
+    figures.key(axes, "with skip", linestyle="--")
+    assert legend_of(axes) == []
 
 
 def test_a_panel_without_data_says_so_instead_of_numbering_axes():

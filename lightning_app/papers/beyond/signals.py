@@ -210,7 +210,7 @@ def draw_signals(results: Results) -> figures.Figure:
                 if not arrays:
                     continue
                 layers, colour = np.arange(1, arrays[field].shape[-1]), figures.COLOURS[shade][0]
-                axes.plot([], [], color=colour, label=words)  # the legend is of all, trained or not
+                figures.key(axes, words, color=colour)  # the legend is of all, trained or not
                 if at and kind in UNTRAINED:
                     continue
                 for profile in arrays[field][:, at, :-1]:
@@ -219,6 +219,7 @@ def draw_signals(results: Results) -> figures.Figure:
                     for line in arrays[f"{field}_expected"][:1, :-1]:
                         axes.plot(layers, line, color=figures.INK, linestyle="--", linewidth=0.8)
             axes.set(title=f"depth {depth}: {title}", xlabel="layer", yscale="log")
+    figures.key(grid[0, -1], "closed form", linestyle="--", linewidth=0.8)
     figures.legend(grid[0, -1], beside=True)
     return figure
 

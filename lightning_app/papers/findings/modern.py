@@ -173,6 +173,7 @@ def draw_modern(results: Results) -> Figure:
             axes.set(xscale="log", yscale="log", title=f"{'mu' if key == 'cushion' else key}, {TIMES[time]}")
     for axes in grid[1]:
         axes.set_xlabel("eps")
+    figures.key(grid[0, 1], "with skip", linestyle="--")
     figures.legend(grid[0, 1], beside=True)
     return figure
 

@@ -229,6 +229,7 @@ def draw_normalised(results: Results) -> Figure:
         axes.set(xlabel="eps")
     for axes in grid[:, 0]:
         axes.set(ylabel="mu")
+    figures.key(grid[0, -1], "with skip", linestyle="--")
     figures.legend(grid[0, -1], beside=True)
     return figure
 

@@ -161,7 +161,7 @@ def _claim(results: Results, words: str, way: str) -> Claim:
 def draw_notation(results: Results) -> Figure:
     """The change of every measure, a column each way of writing; filled where it was predicted to stay."""
     figure, (axes,) = figures.canvas(1, 2, sharey=True)
-    figure.set_size_inches(9, 6.5)
+    figure.set_size_inches(11, 6.5)
     for ax, way in zip(axes, (T, FOLDED)):
         for row, (words, (_, stays)) in enumerate(MEASURES.items()):
             found = [
@@ -170,12 +170,15 @@ def draw_notation(results: Results) -> Figure:
             values = np.clip(np.concatenate(found), FLOOR, None) if found else np.empty(0)
             colour = figures.colour("residual" if way in stays else "plain")
             ax.plot(values, np.full(len(values), row), ".", color=colour)
-        ax.axvline(SAME, color=figures.INK, linewidth=0.8, linestyle="--")
-        ax.axvline(CHANGED, color=figures.INK, linewidth=0.8)
+        ax.axvline(SAME, color=figures.INK, linewidth=0.8, linestyle="--", label=f"stays: at most {SAME:g}")
+        ax.axvline(CHANGED, color=figures.INK, linewidth=0.8, label=f"changes: at least {CHANGED:g}")
         ax.set(xscale="log", xlim=(FLOOR / 2, 2), xlabel="relative change")
         ax.set_title("r and T(r)" if way == T else "BatchNorm absorbed")
     axes[0].set_yticks(range(len(MEASURES)), [*MEASURES])
     axes[0].invert_yaxis()
+    for words, arm in (("predicted to stay", "residual"), ("predicted to change", "plain")):
+        figures.key(axes[1], words, marker=".", linestyle="none", color=figures.colour(arm))
+    figures.legend(axes[1], beside=True)
     return figure
 
 

@@ -146,7 +146,7 @@ def draw_shortcut_length(results: Results) -> Figure:
                 left = np.median(arrays["remaining"][:, :, -1], axis=0)
                 left = np.where(np.isfinite(left), np.clip(left, 1e-8, None), np.nan)
                 ax.plot(arrays["starts"], left, color=figures.COLOURS[shade][0], label=f"depth {depth}")
-        ax.axhline(TRAINED, color=figures.INK, linewidth=0.8)
+        ax.axhline(TRAINED, color=figures.INK, linewidth=0.8, label="trained: below")
         ax.set(xscale="log", yscale="log", ylim=(5e-9, 1e3), title=f"shortcuts around {n}")
         ax.set(xlabel="start, times Xavier")
     for ax in grid[:, 0]:
@@ -158,7 +158,7 @@ def draw_shortcut_length(results: Results) -> Figure:
             of_edges.plot([*found], edges, "o-", color=figures.COLOURS[shade][0], label=f"around {n}")
     of_edges.set(xscale="log", yscale="log", title="largest start that trains", xlabel="units")
     figures.legend(axes[0])
-    figures.legend(of_edges, beside=True)
+    empty.legend(*of_edges.get_legend_handles_labels(), loc="center left")
     return figure
 
 

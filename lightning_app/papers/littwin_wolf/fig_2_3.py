@@ -79,7 +79,7 @@ def _draw(results: Results, by_layer: str, mean: str, words: str) -> figures.Fig
         over_epochs = results.curves(run.name, ARM, mean)
         if not over_epochs.empty:
             figures.band(right, over_epochs, "residual", "mean over seeds, ± sd, extremes")
-            right.axvline(DROP, color=figures.INK, linewidth=0.8, linestyle=":")
+            right.axvline(DROP, color=figures.INK, linewidth=0.8, linestyle=":", label="drop of the rate")
         right.set(title=f"mean over layers, {title}", xlabel="epoch")
     figures.legend(*grid[0])
     return figure
