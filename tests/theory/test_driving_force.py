@@ -1,10 +1,13 @@
 """Theorems 3 and 4 of Littwin & Wolf on small nets: identities against autograd, signs of steps, and what the model is."""
 
+import math
+
 import pytest
 import torch
 
 from lightning_app.theory.littwin_wolf.driving_force import SkipNet, _slope, skip_net, theorem_3, theorem_4
 
+PARTS = (SkipNet.around, SkipNet.through)
 BLOCKS = [(2, range(1, 2)), (3, range(1, 2)), (5, range(1, 3)), (5, range(2, 5)), (6, range(1, 6))]
 
 
@@ -75,8 +78,28 @@ def test_theorem_4(p, block, seed):
     found = theorem_4(net(p, block, seed, normalised=False))
     assert max(found.euler, found.identity) < 1e-8
     assert found.printed > 1e-6  # the line before has another term
-    assert -1 <= found.bound < 0
-    assert found.drive > 0 or found.cosine <= found.bound
+
+
+@pytest.mark.parametrize(("p", "block"), BLOCKS)
+def test_drive_cosine_and_bound_of_theorem_4_by_hand(p, block):
+    """At the nearest net with dL/dC = 0, which differs in the first matrix alone."""
+    model = net(p, block, normalised=False)
+    found, m, first = theorem_4(model), model.m, model.matrices[0].numel()
+
+    def scaled(w: torch.Tensor) -> torch.Tensor:
+        return m * model.with_weights(w).around() + p * model.with_weights(w).through()
+
+    slope = torch.func.grad(scaled)(model.w)
+    slope[first:] = 0
+    rest = model.w - scaled(model.w) / (slope @ slope) * slope
+    g_m, g_p = (torch.func.grad(lambda w, part=part: part(model.with_weights(w)))(rest) for part in PARTS)
+    a, b = float(g_m.norm()), float(g_p.norm())
+    assert found.cosine == pytest.approx(float(g_m @ g_p) / (a * b), rel=1e-9)
+    drive = m * a**2 + p * b**2 + (m + p) * float(g_m @ g_p)
+    assert found.drive == pytest.approx(drive / float((g_m + g_p).norm()) ** 2, rel=1e-9)
+    # Of all norms b = r a, those at which the drive is least have none left where the cosine is the bound, and some above it.
+    r = math.sqrt(m / p)
+    assert m + p * r**2 + (m + p) * r * found.bound == pytest.approx(0, abs=1e-12)
 
 
 def test_slopes_of_polynomials_are_exact():
