@@ -22,6 +22,7 @@ from callbacks.measure import Measure, StatefulMeasure
 from callbacks.notebook import checked, shipped
 from lightning_app.common.calls import described
 from lightning_app.common.errors import UserError, reason
+from lightning_app.common.files import with_home
 from lightning_app.common.isolation import device_of, unwrapped
 from lightning_app.measures.core.losses import Loss, cross_entropy
 from lightning_app.runs.lock import take
@@ -113,7 +114,8 @@ class Watch:
         _check_optimizer(self._optimizer, nets)
         self._module = SimpleNamespace(members=[*nets.items()], loss=loss, device=device_of(*nets.values()))
         members_of(self._module)  # type: ignore[arg-type]  # refuses names that cannot be parts of keys
-        there = next(each for each in (Path(folder), *Path(folder).parents, Path()) if each.exists())
+        folder = with_home(folder)
+        there = next(each for each in (folder, *folder.parents, Path()) if each.exists())
         if not there.is_dir():
             raise UserError(f"a watch needs a folder for its run, and {there} is a file: name another.")
         self._logger = RunLogger(folder, claimed=True)

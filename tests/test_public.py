@@ -369,6 +369,17 @@ def test_a_run_is_logged_reported_and_opened(tmp_path):
         skipscope.report(tmp_path / "nowhere")
 
 
+def test_a_run_is_written_below_the_home_folder_where_it_is_read(tmp_path, monkeypatch):
+    (there := tmp_path / "elsewhere").mkdir()
+    monkeypatch.setenv("HOME", str(tmp_path)), monkeypatch.chdir(there)
+    probe, mass = [(torch.ones(1, 2), torch.zeros(1).long())], skipscope.callbacks.WeightMass()
+    with skipscope.watch(nn.Linear(2, 2), probe, folder="~/watched", measures=mass):
+        pass
+    assert len(skipscope.open_run("~/watched").log())
+    assert skipscope.RunLogger("~/mine").folder.path == tmp_path / "mine"
+    assert not [*there.iterdir()]
+
+
 class Mine(pl.LightningModule):
     """Of another project, with hyperparameters of its own."""
 

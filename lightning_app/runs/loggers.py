@@ -33,7 +33,7 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from lightning_app.common.errors import UserError, first_line, reason
-from lightning_app.common.files import write_atomically, writing
+from lightning_app.common.files import with_home, write_atomically, writing
 from lightning_app.common.provenance import made_with
 from lightning_app.common.seeds import spell_seed
 from lightning_app.runs.configuration import changed, changes
@@ -87,7 +87,7 @@ class RunLogger(Logger):
 
     def __init__(self, folder: Path | str, claimed: bool = False) -> None:
         super().__init__()
-        self.folder = RunFolder(Path(folder))
+        self.folder = RunFolder(with_home(folder))
         self._claimed = claimed
         self._had_log = self.folder.has_log  # before this logger wrote anything
         self._hyperparameters: dict[str, Any] = {}
