@@ -9,12 +9,13 @@ message and exit code 2. A report leaves out damaged arrays, layers and notes an
 ``log.csv`` or ``config.yaml``. Not guarded against is a file that is made to fill the memory, or to end the process by its
 depth: it can stop a command and do nothing else.
 
-``measure --ckpt_path`` takes net and data from the ``config.yaml`` beside the checkpoint, which the user has not named, and of
-the measures in configs/measure.yaml those options that are numbers, texts or lists of them. An allow-list says what that file
-may name (`check_allowed`): classes of nets, data modules, optimizers and learning rate schedules, and functions of
-``torchvision.models`` and ``timm.models``. No other function is allowed, whatever it declares to return. The list does not
-make the file harmless: modules that it names are imported, and the constructors of allowed classes run with its arguments. A
-package of nets whose constructor reads a pickle, or downloads weights, does so.
+``validate``, ``test`` and ``measure`` with ``--ckpt_path FILE`` alone take net, data and precision from the ``config.yaml`` of
+the checkpoint's run, which the user has not named, and ``measure`` those options of the measures in configs/measure.yaml that
+are numbers, texts or lists of them. An allow-list says what that file may name (`check_allowed`): classes of nets, data
+modules, optimizers and learning rate schedules, and functions of ``torchvision.models`` and ``timm.models``. No other function
+is allowed, whatever it declares to return. The list does not make the file harmless: modules that it names are imported, and
+the constructors of allowed classes run with its arguments. A package of nets whose constructor reads a pickle, or downloads
+weights, does so.
 """
 
 import inspect

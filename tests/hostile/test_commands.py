@@ -101,13 +101,15 @@ def test_fit_with_a_hostile_configuration(tmp_path, monkeypatch, capsys):
     assert {path.name for path in tmp_path.iterdir()} == {"hostile.yaml"}
 
 
-def test_a_run_folder_that_somebody_sent(tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize("command", ["validate", "test", "measure"])
+def test_a_run_folder_that_somebody_sent(tmp_path, monkeypatch, capsys, command):
     """Its config.yaml would execute a program, its checkpoint is as good as any."""
     run = RunFolder(tmp_path / "sent")
     AtomicCheckpointIO().save_checkpoint(CHECKPOINT, run.checkpoints / "last.ckpt")
     call = {"class_path": "subprocess.call", "dict_kwargs": {"args": ["touch", str(tmp_path / "executed")]}}
     (run.path / "config.yaml").write_text(yaml.safe_dump({"model": {"net": call}, "data": {"class_path": "Digits"}}))
     monkeypatch.chdir(tmp_path)
-    words = ("measure", "--ckpt_path", run.checkpoints / "last.ckpt")
-    assert "subprocess.call" in refused(*words, capsys=capsys, monkeypatch=monkeypatch)
+    words = (command, "--ckpt_path", run.checkpoints / "last.ckpt")
+    said = refused(*words, capsys=capsys, monkeypatch=monkeypatch)
+    assert "names subprocess.call, which is neither a class of nets or data" in said
     assert {path.name for path in tmp_path.iterdir()} == {"sent"}
