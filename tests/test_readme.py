@@ -363,3 +363,16 @@ def test_the_readme_counts_verdicts_as_the_records_do(key):
 def test_the_goals_of_speed_are_counted_as_on_their_page():
     (met,) = re.findall(r"\d+ of \d+ goals", README)
     assert f"{met} are met." in PAGES["docs/speed.md"]
+
+
+def test_the_minutes_of_computing_all_again_are_those_of_the_records():
+    """Seconds of each computation and run that a record rests on; what several artefacts rest on counts once."""
+    rows = re.findall(
+        r"^\| `([\w-]+)`(?: (fig-\w+) to (fig-\w+)|, all .*?)? \| (\d+) \|", PAGES["docs/evidence.md"], re.MULTILINE
+    )
+    assert len(rows) == 6
+    for key, first, last, minutes in rows:
+        records = {file.parent.name: read_record(file.parent) for file in (ROOT / "results" / key).glob(f"*/{RECORD}")}
+        chosen = [record for name, record in records.items() if not first or first <= name <= last]
+        seconds = {part["folder"]: part["seconds"] for record in chosen for part in record["evidence"]}
+        assert int(minutes) == round(sum(seconds.values()) / 60), (key, first, last)
