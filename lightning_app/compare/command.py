@@ -32,7 +32,7 @@ SHOWN = 8  # options that differ, in the text; JSON has all
 EPILOG = """\
 examples:
   python main.py compare runs/digits/quickstart:residual runs/digits/quickstart:plain   two arms of a run
-  python main.py compare runs/cifar10/res20 runs/cifar10/pln20 --margin 0.002           equivalent, if within 0.2 %
+  python main.py compare runs/cifar10/res20 runs/cifar10/pln20 --margin 0.002           equivalent, if within 0.002
   python main.py compare 'runs/a/seed*' runs/b --metric test/error --metric 'cushion/*/median'
   python main.py compare runs/a runs/b --plan 0.005                                     how many seeds, before a run
 
