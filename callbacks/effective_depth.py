@@ -44,7 +44,8 @@ class EffectiveDepth(Measure):
         up to three quarters of Σ E‖f_r‖² come from constants that cancel. The simplified ResNet of depth 20 (p = 19)
         has d_eff 1.1 at initialisation and 3.8 after 10 epochs of CIFAR-10 (from the input 5.3, d_coh 2.8, d_grad
         5.2; three seeds). On Gaussian mixtures the mean path length starts below half of the depth, as Littwin & Wolf
-        say, but with normalisation becomes smaller in training, not larger.
+        say (above it without normalisation from weights of gain √2), but with normalisation becomes smaller in training, not
+        larger.
 
     Cost:
         A few percent of an epoch of CIFAR-10 with the defaults at depth 20. A resolution of outputs costs 10
