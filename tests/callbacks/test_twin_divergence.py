@@ -6,6 +6,8 @@ import math
 import numpy as np
 import pytest
 import pytorch_lightning as pl
+import torch
+import torch.nn.functional as F
 
 from callbacks import TrainingMetrics, TwinDivergence
 from lightning_app.modules import Arm, ImageClassifier
@@ -87,6 +89,28 @@ def test_one_step_parts_the_second_layer_by_about_one_rounding(one_epoch):
     end = numbers(one_epoch, 1)
     for batch in ("at_start", "after_one_step"):
         assert 0 < end[f"twin/layer02_{batch}_mean"] < end[f"twin/layer02_{batch}"] < 1e-14
+
+
+class SecondBatch(pl.Callback):
+    """Differences of the inputs of layer 2's ReLU in the second batch, before its step."""
+
+    def on_train_batch_start(self, trainer, module, batch, batch_idx):
+        if trainer.global_step == 1:
+            ((images, _),) = batch.values()
+            with torch.no_grad():
+                before = (F.relu(net.conv0(module.as_trained(images))) for net in module.nets.values())
+                one, other = (net.blocks[0].before_relu(x) for net, x in zip(module.nets.values(), before))
+            self.apart = (one - other).abs()
+
+
+def test_after_one_step_means_in_the_second_batch(tmp_path):
+    """On which Table 2 of Yu & Tomasi is judged."""
+    second = SecondBatch()
+    found = numbers(watch(tmp_path / "two", second, epochs=1, max_steps=2), 0.5)
+    key = "twin/layer02_after_one_step"
+    assert (found[key], found[f"{key}_mean"]) == (float(second.apart.max()), pytest.approx(float(second.apart.mean())))
+    ended = set(watch(tmp_path / "one", epochs=1, max_steps=1).log()["name"])
+    assert "twin/layer02_at_start" in ended and key not in ended
 
 
 def test_without_evaluation_the_difference_is_that_of_the_running_risk(one_epoch):
