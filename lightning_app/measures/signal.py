@@ -215,22 +215,24 @@ class SignalWatch(TorchFunctionMode):
         """What a pass calls beside its layers: additions, ReLUs, and what leads from one tensor to the next."""
         kwargs = kwargs or {}
         if func in _ADDITIONS and torch.is_grad_enabled():  # else a hook of somebody who looks on
-            self._before_adding(args[0] if args else kwargs["input"], args[1] if args[1:] else kwargs.get("other"))
+            added = args[1] if args[1:] else kwargs.get("other")
+            self._before_adding(args[0] if args else kwargs["input"], added, kwargs.get("alpha", 1))
         out = func(*args, **kwargs)
         self._after(func, args, kwargs, out)
         return out
 
     @_guarded
-    def _before_adding(self, x: Any, y: Any) -> None:
-        """The branch is what has passed more layers."""
+    def _before_adding(self, x: Any, y: Any, alpha: float) -> None:
+        """x + alpha y: the branch is what has passed more layers."""
         if not (isinstance(x, Tensor) and isinstance(y, Tensor) and x.ndim > 1 and x.shape == y.shape):
             return
-        (fewer, _, stream), (more, name, branch) = sorted(
-            ((*self._way.get(each, (-1, "")), each) for each in (x, y)), key=lambda way: way[0]
+        (fewer, _, of_stream, stream), (more, name, of_branch, branch) = sorted(
+            ((*self._way.get(each, (-1, "")), factor, each) for each, factor in ((x, 1), (y, alpha))),
+            key=lambda way: way[0],
         )
         if 0 <= fewer < more:
-            branch_square, stream_square = self._square(branch), self._square(stream)
-            along = (branch * stream).sum(dtype=self._wide)
+            branch_square, stream_square = of_branch**2 * self._square(branch), of_stream**2 * self._square(stream)
+            along = of_branch * of_stream * (branch * stream).sum(dtype=self._wide)
             self._add(f"{name}/branch_ratio", branch_square, stream_square)
             self._add(f"{name}/branch_cosine", along, branch_square, stream_square)
 

@@ -488,3 +488,30 @@ def test_nor_of_a_grouped_or_dilated_convolution():
         torch.manual_seed(0)
         chain.blocks[0].conv = nn.Conv2d(4, 4, 3, **{"padding": 1} | change).double()
         assert expected(chain, watched(chain, x, y), x.shape[1:]) == {}
+
+
+class Weighed(nn.Module):
+    """x plus a branch with a weight, in one call or in two."""
+
+    def __init__(self, weight: float, in_one_call: bool) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(3, 4), nn.Linear(4, 4)
+        self.weight, self.in_one_call = weight, in_one_call
+
+    def forward(self, x):
+        x = self.first(x)
+        branch = self.second(x)
+        return torch.add(x, branch, alpha=self.weight) if self.in_one_call else x + self.weight * branch
+
+
+@pytest.mark.parametrize("weight", [0.1, -2])
+def test_a_branch_has_the_weight_with_which_it_is_added(weight):
+    found = []
+    for in_one_call in (True, False):
+        torch.manual_seed(0)
+        one = Weighed(weight, in_one_call).double()
+        watch = SignalWatch(one)
+        one(torch.ones(5, 3).double()).sum().backward()
+        found.append(profile(watch.stop()))
+    assert found[0] == pytest.approx(found[1], rel=1e-12, nan_ok=True)
+    assert {"layer02/branch_ratio", "layer02/branch_cosine"} <= found[0].keys()
