@@ -111,6 +111,33 @@ def test_a_boundary_that_something_goes_round_is_no_cut(skip, cuts):
     torch.testing.assert_close(found.after(1, found.signals[1])[-1], net(noise()))
 
 
+class Counting(nn.Module):
+    """Asks at its start how many samples there are, as many nets do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks, self.last = nn.Sequential(Inner(), Inner()), nn.Linear(192, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        count = len(x)
+        return self.last(self.blocks(x).reshape(count, -1))
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_net_that_counts_its_samples_has_cuts(count):
+    torch.manual_seed(0)
+    net = Counting().double()
+    found, flat = CutNet(net, noise(count)), nn.Sequential(net.blocks, nn.Flatten(), net.last)
+    expected = CutNet(flat, noise(count))
+    assert len(found.signals) == len(expected.signals) == 4
+    for cut, signal in enumerate(found.signals[:-1]):
+        assert torch.equal(signal, expected.signals[cut])
+        for times in (1, 2) if count > 1 else (1,):
+            samples = torch.cat([signal] * times)
+            torch.testing.assert_close(found.after(cut, samples), expected.after(cut, samples))
+        torch.testing.assert_close(found.push(cut, signal), expected.push(cut, signal))
+
+
 class Beside(Outer):
     """With a branch that is 0 before training."""
 

@@ -59,6 +59,7 @@ class CutNet:
         check_evaluating(net, "a cut")
         self._net = with_plain_weights(net)
         self._images = images
+        self._together: set[int] = set()  # cuts before which as many images must run as there are samples behind them
         clean = _ForwardPass(self._net)(images)
         self._cuts = [at for at in range(len(clean.signals) - 1) if self._is_cut(at, clean.signals)]
         self.signals = [clean.signals[at] for at in (*self._cuts, -1)]
@@ -68,9 +69,12 @@ class CutNet:
     def after(self, cut: int, signal: Tensor, weights: Mapping[str, Tensor] | None = None) -> list[Tensor]:
         """All signals after a cut (an index into `signals`) when this one, (any B, ...), is there: M^{i,j} for every j > i.
 
-        Weights by state-dict name take the place of the net's own. What lies before the cut runs on one black image.
+        Weights by state-dict name take the place of the net's own. What lies before the cut runs on one black image, or on as
+        many as there are samples where the net asks for their number there.
         """
-        passage = _ForwardPass(self._net, self._cuts[cut], signal)(blank(self._images[:1]), weights)
+        at = self._cuts[cut]
+        black = self._black(len(signal) if at in self._together else 1)
+        passage = _ForwardPass(self._net, at, signal)(black, weights)
         return [passage.signals[at] for at in (*self._cuts[cut + 1 :], -1)]
 
     def push(self, cut: int, tangent: Tensor) -> list[Tensor]:
@@ -85,18 +89,26 @@ class CutNet:
             return call_with(self._net, weights, (self._images,))
         return self.after(cut, self.signals[cut], weights)[-1]
 
+    def _black(self, count: int) -> Any:
+        return blank(self._images[:1])[[0] * count]
+
     def _is_cut(self, at: int, clean: list[Tensor]) -> bool:
-        """Whether all that comes after is the same when this signal is, on one black image as in `after`."""
+        """Whether all that comes after is the same when this signal is, on black images as in `after`."""
         few = slice(2)
         if len(clean[at]) != len(self._images):  # windows, or time before samples: not a row a sample
             return False
-        try:
-            found = _ForwardPass(self._net, at, clean[at][few])(blank(self._images[:1])).signals
-        except (torch.OutOfMemoryError, torch.AcceleratorError):  # says nothing about the net
-            raise
-        except RuntimeError:
-            return False  # one sample came round it, and cannot be joined with two
-        return all(nearly_same(one, other[few], _TOLERANCE) for one, other in zip(found[at + 1 :], clean[at + 1 :]))
+        for count in (1, len(clean[at][few])):
+            try:
+                found = _ForwardPass(self._net, at, clean[at][few])(self._black(count)).signals
+            except (torch.OutOfMemoryError, torch.AcceleratorError):  # says nothing about the net
+                raise
+            except RuntimeError:  # one sample, or its number, came round it, and does not go with two
+                self._together.add(at)
+            else:
+                return all(
+                    nearly_same(one, other[few], _TOLERANCE) for one, other in zip(found[at + 1 :], clean[at + 1 :])
+                )
+        return False
 
 
 class _ForwardPass:
