@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from lightning_app.common.errors import UserError
 from lightning_app.measures import LayerNorms, cushions, probe_forward
 from lightning_app.measures.core.hooks import sample_norms
 from lightning_app.networks import Layer, SimplifiedNet, layers_of
@@ -143,13 +144,26 @@ def test_linear_maps_on_sequences_and_layers_that_are_never_called():
     assert list(cushions(layers_of(some), found.layers)) == ["layer01", "layer03"]
 
 
-def test_a_linear_layer_with_a_skip():
-    linear = nn.Linear(3, 4)
-    x = torch.randn(5, 3)
+@pytest.mark.parametrize("outputs", [2, 3, 4])
+@pytest.mark.parametrize("places", [(), (7,), (3, 2)])
+def test_a_linear_layer_with_a_skip(outputs, places):
+    linear = nn.Linear(3, outputs)
+    x = torch.randn(5, *places, 3)
     layers = (Layer("layer01", linear, "weight", skip=True),)
-    norms = probe_forward(linear, layers, [(x, torch.zeros(5, dtype=torch.long))]).layers["layer01"]
-    expected = (x @ linear.weight.T + F.pad(x, (0, 1))).norm(dim=1).double()
-    torch.testing.assert_close(norms.output, expected, rtol=1e-6, atol=0)
+    labels = torch.zeros(5, *places, dtype=torch.long)
+    norms = probe_forward(linear, layers, [(x, labels)], loss=lambda outputs, _: outputs.mean()).layers["layer01"]
+    whole = linear.weight + torch.eye(outputs, 3)
+    torch.testing.assert_close(norms.output, (x @ whole.T).flatten(1).norm(dim=1).double(), rtol=1e-6, atol=0)
+    found = cushions(layers, {"layer01": norms})["layer01"]
+    expected = (x @ whole.T).flatten(1).norm(dim=1) / whole.norm() / x.flatten(1).norm(dim=1)
+    torch.testing.assert_close(found.samples_transferred, expected.detach())
+
+
+def test_a_skip_that_cannot_be_written_is_refused():
+    conv = nn.Sequential(nn.Conv1d(4, 4, 3, stride=2, padding=1), nn.Flatten())
+    layers = (Layer("layer01", conv[0], "0.weight", skip=True),)
+    with pytest.raises(UserError, match=r"of 2-d convolutions with odd U and V, got \(4, 4, 3\): describe the layer"):
+        probe_forward(conv, layers, [(torch.randn(2, 4, 9), torch.tensor([0, 1]))])
 
 
 @pytest.mark.parametrize(

@@ -83,7 +83,8 @@ def probe_forward(
     of the same images (docs/speed.md, "measures"); uncompiled about twice one.
 
     Raises:
-        UserError: for a net in training mode, no batch, and samples of which none has a label that counts.
+        UserError: for a net in training mode, no batch, samples of which none has a label that counts, and a skip that is no
+            convolution with a centre tap (`Layer.identity`).
     """
     check_evaluating(net, "a probe")
     net, taps = _instrument(net, layers)
@@ -125,6 +126,8 @@ def _instrument(net: nn.Module, layers: Sequence[Layer]) -> tuple[nn.Module, lis
     taps: list[Any] = []
     for layer in layers:
         tap: Any = copies.get(layer.module)
+        if layer.skip:
+            layer.identity()  # raises where S x cannot be written
         if tap is None:
             raise ValueError(f"{layer.name} is not a layer of this {type(net).__name__}: use layers_of(net).")
         if not hasattr(tap, "probe_skip"):
@@ -162,9 +165,9 @@ def _of_layer(tap: Any, x: Tensor, linear: Tensor) -> tuple[Norms, tuple[int, ..
     if tap.bias is not None:
         linear = linear - (tap.bias.view(-1, *(1,) * (x.ndim - 2)) if conv else tap.bias)
     branch = whole = sample_norms(linear)
-    if tap.probe_skip:  # S x of a convolution, or of a linear map on vectors (B, C)
-        skipped = shortcut(x, len(linear[0]), tap.stride[0]) if conv else shortcut(x[..., None, None], linear.shape[-1])
-        whole = sample_norms(linear + skipped.view_as(linear))
+    if tap.probe_skip:  # S x of a convolution, or of a linear map, at each place: features are cut off, or zeros added
+        features = linear.shape[-1] - x.shape[-1]
+        whole = sample_norms(linear + (shortcut(x, len(linear[0]), tap.stride[0]) if conv else F.pad(x, (0, features))))
     size = x.shape[2:] if conv else x.shape[1:-1]
     return (sample_norms(x), branch, whole), (*size, *(linear.shape[2:] if isinstance(tap, _ConvTransposeNd) else ()))
 
