@@ -62,6 +62,7 @@ class LayerCushion(Measure):
           ``layer10_2`` for the second. Other kinds have none, nor have layers that the net never calls, whose input has
           other rows than samples (windows, or time first), and convolutions whose padding is not zeros: `layers.csv` and a
           warning list them with the reason.
+        * A layer that is given some of the samples, as an expert to which a gate sends them, has NaN.
         * Padding tokens count like others.
 
     Source:

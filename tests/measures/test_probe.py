@@ -166,6 +166,29 @@ def test_a_skip_that_cannot_be_written_is_refused():
         probe_forward(conv, layers, [(torch.randn(2, 4, 9), torch.tensor([0, 1]))])
 
 
+class Experts(nn.Module):
+    """A gate sends samples to one of two experts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.experts, self.last = nn.ModuleList(nn.Linear(2, 2) for _ in range(2)), nn.Linear(2, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = torch.zeros_like(x)
+        for number, expert in enumerate(self.experts):
+            mine = x[:, 0].gt(0) == bool(number)
+            out[mine] = expert(x[mine])
+        return self.last(x + out)
+
+
+def test_a_layer_of_some_samples_has_no_norms_and_leaves_the_others_theirs():
+    torch.manual_seed(0)
+    some, x = Experts(), torch.tensor([[1.0, 2.0], [3.0, 4.0], [-1.0, 0.0], [-2.0, 1.0], [5.0, 0.0]])
+    found = probe_forward(some, layers_of(some), [(x[:3], torch.tensor([0, 1, 2])), (x[3:], torch.tensor([0, 1]))])
+    assert found.layers["layer02"].input.isnan().tolist() == [True, True, True, False, False]  # one row stands for all
+    assert cushions(layers_of(some), found.layers)["layer03"].samples.isfinite().all()
+
+
 @pytest.mark.parametrize(
     ("layers", "batches", "said"),
     [

@@ -39,7 +39,10 @@ Norms = tuple[Tensor, Tensor, Tensor]  # of input, branch and output at one laye
 
 @dataclass(frozen=True, eq=False)
 class LayerNorms:
-    """2-norms per sample at one layer, over all its channels and positions, on the CPU. The bias is excluded."""
+    """2-norms per sample at one layer, over all its channels and positions, on the CPU. The bias is excluded.
+
+    NaN in batches in which the layer is given other rows than samples.
+    """
 
     input: Tensor  # (n,) float64, ||x||
     branch: Tensor  # (n,) float64, ||W x||
@@ -138,8 +141,12 @@ def _instrument(net: nn.Module, layers: Sequence[Layer]) -> tuple[nn.Module, lis
 
 
 def _of_all(norms: Norms, samples: int) -> Tensor:
-    """(3, B); one row stands for all samples where a layer's input does not depend on them, as positions do not."""
-    return torch.stack([norm.expand(samples) for norm in norms])
+    """(3, B); one row stands for all samples where a layer's input does not depend on them, as positions do not.
+
+    NaN where its rows are others, as those of an expert to which a gate sends some of the samples.
+    """
+    none = norms[0].new_full((samples,), math.nan)
+    return torch.stack([norm.expand(samples) if len(norm) in (1, samples) else none for norm in norms])
 
 
 def _place(layer: Layer) -> int:

@@ -50,8 +50,8 @@ class CushionStatistics:
 
     Unnamed statistics are the paper's reading with the kernel norm. Samples with the other norm are the same up to a
     factor: ``samples * kernel_norm / operator_norm``. Infinity: a residual layer with W = 0; NaN: no layer at all
-    (W = 0 and no skip), or only dead inputs. Where maps differ in size, each sample has an operator norm of its own, and the
-    layer's are NaN.
+    (W = 0 and no skip), only dead inputs, or other rows than samples. Where maps differ in size, each sample has an
+    operator norm of its own, and the layer's are NaN.
     """
 
     median: float  # over samples, the paper's reading, kernel norm
