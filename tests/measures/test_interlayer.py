@@ -410,6 +410,9 @@ def test_mistakes_are_error_messages():
     dense = torchvision.models.DenseNet(4, (2, 2), 8, bn_size=2).double().eval()  # its layers take a list of maps
     with pytest.raises(UserError, match=r"features.denseblock1.denselayer2 is called with \(list\): leave it out"):
         interlayer_cushions(dense, [span_of(dense, "features.denseblock1.denselayer2")], [maps(2, 3, (32, 32))])
+    refuses(
+        r"real numbers; 0 is called with \(torch.int64\)", seeded(nn.Embedding, 5, 2), x=torch.tensor([[1, 2], [3, 4]])
+    )
     refuses("more than one value in a channel", block, x=maps(2, 3, (1, 1)), bn_mode="batch1")
     with pytest.raises(ValueError, match="at least one batch"):
         interlayer_cushions(chain(block), [span_of(chain(block), "0")], [])

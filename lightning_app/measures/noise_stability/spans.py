@@ -49,11 +49,12 @@ def calls_of(net: nn.Module, spans: Sequence[Span], images: Tensor, bn_mode: BnM
     names = {module: span.name for span in spans for module in span.modules}
 
     def enter(module: nn.Module, args: tuple) -> None:
-        if module in came or len(args) != 1 or not isinstance(args[0], Tensor):
+        if module in came or len(args) != 1 or not (isinstance(args[0], Tensor) and args[0].is_floating_point()):
             given = ", ".join(type(each).__name__ for each in args)
+            given = str(args[0].dtype) if len(args) == 1 and isinstance(args[0], Tensor) else given
             raise UserError(
-                f"an interlayer cushion needs a block that the net calls once, with one tensor; {names[module]} is called "
-                f"{'twice' if module in came else f'with ({given})'}: leave it out."
+                "an interlayer cushion needs a block that the net calls once, with one tensor of real numbers; "
+                f"{names[module]} is called {'twice' if module in came else f'with ({given})'}: leave it out."
             )
         came[module] = args[0].clone(), channels.positions(args[0])  # what follows may work in place
 
