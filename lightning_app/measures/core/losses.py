@@ -52,6 +52,7 @@ def cross_entropy(outputs: Tensor, labels: Tensor) -> Tensor:
             f"{labels.dtype} of shape {tuple(labels.shape)}: {one_hot}give the LightningModule a method loss(outputs, labels), "
             "or pass `loss`."
         )
+    labels = labels.long() if labels.dtype == torch.bool else labels
     try:
         return F.cross_entropy(classes_second(outputs, labels), labels)
     except IndexError as error:  # a GPU stops the process instead
