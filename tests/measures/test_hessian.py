@@ -282,6 +282,10 @@ NOT_SYMMETRIC = "is symmetric, and autograd's second derivative of Sequential is
     ("make", "said"),
     [
         (lambda: Hessian(conv_net().bfloat16(), [images(dtype=torch.bfloat16)]), "float32 or float64"),
+        (
+            lambda: Hessian(nn.Linear(2, 2, dtype=torch.cfloat), TWO),
+            "in real parameters, and weight is torch.complex64",
+        ),
         (lambda: Hessian(conv_net(), []), "at least one sample"),
         (lambda: Hessian(conv_net(), [images()], names=["0.weights"]), "'0.weights' is not a trainable parameter"),
         (lambda: Hessian(conv_net().requires_grad_(False), [images()]), "no trainable parameters"),

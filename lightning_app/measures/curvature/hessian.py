@@ -355,6 +355,8 @@ def chosen(net: nn.Module, names: Sequence[str] | None = None) -> dict[str, nn.P
     if not chosen:
         raise UserError(f"this {type(net).__name__} has no trainable parameters, and so no Hessian.")
     for name, weight in chosen.items():
+        if weight.is_complex():
+            raise UserError(f"a Hessian is one in real parameters, and {name} is {weight.dtype}. {ADVICE}")
         if weight.dtype not in (torch.float32, torch.float64):
             raise UserError(
                 f"a Hessian is computed in float32 or float64, and {name} is {weight.dtype}: rounding to 3 digits would "
