@@ -60,6 +60,8 @@ def evidence(differences: np.ndarray) -> np.ndarray:
     array([ 1.7,  2.9,  5.2,  9.5, 17.6, 32.9, 62.4])
     """
     known = np.where(infinite := np.isinf(differences), 0.0, differences)
+    _, exponent = np.frexp(np.abs(known).max(axis=-1, keepdims=True, initial=0.0))
+    known = np.ldexp(known, -exponent)  # exactly; else squares of the very small are 0, and of the very large infinite
     pairs = np.maximum(np.cumsum(~infinite, axis=-1), 1)
     size = np.sqrt(np.cumsum(known**2, axis=-1) / pairs)
     s = np.divide(known, size, out=np.zeros_like(known, dtype=np.float64), where=size > 0)

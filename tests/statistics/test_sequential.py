@@ -35,6 +35,8 @@ def test_it_has_no_unit_and_zeros_say_nothing(sizes, unit):
     d = np.array(sizes)
     assert evidence(unit * d) == pytest.approx(evidence(d), rel=1e-6)
     assert evidence(np.zeros(5)).tolist() == [1.0] * 5
+    for far in (1e-320, 1e-200, 1e200, 1e307):  # whose squares are 0 or infinite
+        assert evidence(far * np.ones(8)) == pytest.approx(evidence(np.ones(8)), rel=1e-6)
 
 
 @settings(max_examples=60)
