@@ -51,6 +51,8 @@ class DrivingForce(StatefulMeasure):
         * Before training, when running statistics are of no data, they are those of probe samples.
         * Entries of λ that are 0 count nothing: their size has no derivative there.
         * Where force or change is exactly 0 ``agrees`` is NaN, and in no share.
+        * Weights that are no trained parameters are no part of w and C: frozen ones, and those that are computed from
+          others, as under ``weight_norm`` and other parametrizations.
         * A net without normalisation has C only; of a net whose layers are not trained nothing is logged.
         * The loss must be differentiable twice and a mean over the batch.
 

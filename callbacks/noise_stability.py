@@ -68,6 +68,7 @@ class NoiseStability(Measure):
         * Responses are linear in s until ReLUs switch: compare at one s.
         * Samples with an output of 0 have no response and are left out of it.
         * ρ as defined is held down by biases and BatchNorm, and goes to 0 with the noise; ``rho_linearisation`` is not.
+        * A net without ReLUs, as with GELU, has NaN as its contraction, and as its bound.
         * A skip makes the block the smallest unit: nets without blocks have neither smoothness nor bound.
         * Risk and error are cross-entropy's, whatever the loss trained with.
         * Blocks that take or return something else than one tensor with one row per sample are no cuts. ReLUs of other rows

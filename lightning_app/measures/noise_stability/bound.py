@@ -33,7 +33,8 @@ class NoiseBound:
 
     Unnamed sums and logarithms follow the paper's reading of mu_i in residual layers (Yu & Tomasi: identity in the
     numerator, not in the norm), the others transferred and branch; without skips the three agree. NaN: a factor is
-    missing: there is no margin while no sample is classified right, or a layer that the net calls has no cushion.
+    missing: there is no margin while no sample is classified right, no contraction without ReLUs, or a layer that the net
+    calls has no cushion.
     """
 
     log10: float  # of c^2 d^2 max ||f||^2 sum / (gamma^2 m)

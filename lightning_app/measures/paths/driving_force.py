@@ -62,7 +62,8 @@ def driving_force(
 ) -> dict[str, Force]:
     """The forces on every trained lambda, by the normalisation's name, and under "scale" on C.
 
-    w are the trained weights of the net's layers, L the mean loss over all batches; other arguments are those of a `Hessian`.
+    w are the trained parameters among the weights of the net's layers, so none that are computed from others; L is the mean
+    loss over all batches. Other arguments are those of a `Hessian`.
     Entries of lambda that are 0 count nothing: |lambda| has no derivative there.
 
     Cost: one gradient with its graph and one Hessian product, about 4 gradients of the samples; the gradient once more
