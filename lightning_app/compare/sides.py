@@ -27,7 +27,10 @@ FEWER_IS_BETTER = re.compile(  # last parts of names; a standard_error is neithe
 MEASURING = ("data.init_args.probe_size", "data.init_args.evaluate_train")  # options of the data that train nothing
 # Beginnings of options that say what nets see.
 SEEN = ("data.", "trainer.limit_train_batches", "trainer.overfit_batches")
-WHAT_IS_LEARNT = re.compile(r"data\.class_path|data\.init_args\.(classes|task|label_noise\w*)")
+# Options of data sets, of ours and of others', with which a task is harder or easier.
+WHAT_IS_LEARNT = re.compile(
+    r"data\.class_path|data\.init_args\.(classes|task|label_noise\w*|hops|letters|modulus|level|separation)"
+)
 
 
 @dataclass(frozen=True)

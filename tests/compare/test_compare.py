@@ -526,6 +526,18 @@ def test_what_does_not_belong_together_gets_a_message(tmp_path, capsys):
     assert "were trained on different tasks" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("option", "a", "b"),
+    [("hops", 2, 3), ("letters", 3, 4), ("modulus", 97, 113), ("level", "byte", "character"), ("separation", 1.0, 0.5)],
+)
+def test_a_harder_task_of_the_same_data_set_is_another_task(tmp_path, capsys, option, a, b):
+    for side, value in (("a", a), ("b", b)):
+        make(tmp_path / side, {"net": GOOD}, data={"class_path": "Data", "init_args": {option: value}})
+    assert main(["compare", f"{tmp_path}/a", f"{tmp_path}/b"]) == 2
+    said = " ".join(capsys.readouterr().err.split())
+    assert f"different tasks (data.init_args.{option} is {a} and {b})" in said
+
+
 def test_a_side_that_does_not_say_its_data_is_compared_in_order(tmp_path, capsys):
     make(tmp_path / "run", {"net": GOOD}, data={"class_path": "Digits"})
     make(tmp_path / "a, b", {"net": BAD}, data={"class_path": "Digits"})
