@@ -186,7 +186,20 @@ def is_unused(folder: RunFolder) -> bool:
 def discard_if_unused(folder: RunFolder) -> None:
     """Remove such a folder, so that a mistake in a configuration leaves no empty run behind."""
     if folder.path.is_dir() and is_unused(folder):
-        shutil.rmtree(folder.path)
+        discard(folder)
+
+
+def discard(folder: RunFolder) -> None:
+    """Remove a folder with all that is in it.
+
+    What the system keeps stays, and raises nothing, since an error that is under way says more: a mount, a link to a folder, and
+    on NFS a file that is open, as the lock is.
+    """
+    for path in [*folder.path.iterdir()]:
+        with contextlib.suppress(OSError):
+            shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+    with contextlib.suppress(OSError):
+        folder.path.rmdir()
 
 
 class SaveRunConfig(SaveConfigCallback):

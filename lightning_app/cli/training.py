@@ -3,7 +3,6 @@
 import logging
 import os
 import re
-import shutil
 import sys
 import warnings
 from contextlib import ExitStack, suppress
@@ -33,6 +32,7 @@ from lightning_app.cli.run_folders import (
     SaveRunConfig,
     check_names,
     claim_measured,
+    discard,
     discard_if_unused,
     is_unused,
 )
@@ -418,7 +418,7 @@ class TrainingCLI(LightningCLI):
         if any(not name.startswith(OF_MEASURING) for name in names):
             return
         why = self.folder.notes() or ["trainer.callbacks has no measure."]
-        shutil.rmtree(self.folder.path)
+        discard(self.folder)
         raise UserError(f"nothing could be measured: {'; '.join(why)}")
 
     def after_fit(self) -> None:

@@ -1,8 +1,13 @@
 """Every run has a folder of its own; a resumed one has its old one; no name leaves the root."""
 
-import pytest
+import errno
+import os
+from pathlib import Path
 
-from lightning_app.cli.run_folders import RunFolders, discard_if_unused
+import pytest
+from jsonargparse import Namespace
+
+from lightning_app.cli.run_folders import RunFolders, claim_measured, discard_if_unused
 from lightning_app.common.errors import UserError
 from lightning_app.runs import Row
 
@@ -109,3 +114,24 @@ def test_only_an_unused_folder_is_discarded(tmp_path):
     assert not of_no_epochs.path.exists()
     assert used.path.exists() and ended.path.exists()
     assert not unused.path.exists()
+
+
+@pytest.mark.parametrize("kept", ["link", "mount"])
+def test_a_mistake_leaves_what_cannot_be_removed_empty_and_hides_nothing(monkeypatch, tmp_path, kept):
+    """A container's volume as --out, or a link to a folder; on NFS, too, a folder of which a file is open."""
+    remove = os.rmdir
+
+    def busy(path, **options):
+        if Path(path) == tmp_path / "mount":
+            raise OSError(errno.EBUSY, os.strerror(errno.EBUSY), path)
+        remove(path, **options)
+
+    monkeypatch.setattr(os, "rmdir", busy)
+    (tmp_path / "target").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "target")
+    folder = claim_measured(str(tmp_path / kept), RunFolders(), None, Namespace())
+    (folder.path / "config.yaml").touch()
+    (folder.path / "wandb").mkdir()
+    discard_if_unused(folder)
+    assert not [*folder.path.iterdir()]
+    assert claim_measured(str(folder.path), RunFolders(), None, Namespace()) == folder
