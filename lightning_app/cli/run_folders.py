@@ -1,6 +1,7 @@
 """Where a run lives, runs/<group>/<name>, the same folder for a resumed run; and the configuration that it keeps there."""
 
 import contextlib
+import errno
 import itertools
 import os
 import re
@@ -119,9 +120,8 @@ class RunFolders:
                     path.mkdir()
                     break
         except OSError as error:
-            raise UserError(
-                f"cannot make a run folder in {self.parent}: {error.strerror}. Choose another run.root."
-            ) from error
+            what = "a shorter run.name" if error.errno == errno.ENAMETOOLONG else "another run.root"
+            raise UserError(f"cannot make a run folder in {self.parent}: {error.strerror}. Choose {what}.") from error
         return RunFolder(path)
 
 

@@ -100,6 +100,11 @@ def test_a_root_that_cannot_be_written_is_an_error_message(tmp_path):
         RunFolders(str(tmp_path / "file"), "g", "a").claim()
 
 
+def test_a_name_too_long_for_a_folder_is_what_is_to_be_changed(tmp_path):
+    with pytest.raises(UserError, match=r"too long\. Choose a shorter run\.name"):
+        RunFolders(str(tmp_path), "g", "n" * 300).claim()
+
+
 def test_only_an_unused_folder_is_discarded(tmp_path):
     folders = RunFolders(str(tmp_path), "g", "a")
     used, ended, unused, of_no_epochs = (folders.claim() for _ in range(4))
