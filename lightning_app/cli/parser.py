@@ -29,6 +29,7 @@ from typing_extensions import override
 
 from lightning_app.cli.safety import importable, placed
 from lightning_app.common.errors import UserError, nearest
+from lightning_app.common.files import with_home
 from lightning_app.common.provenance import configs, packaged
 from lightning_app.common.safe_io import read_yaml
 from lightning_app.runs.folder import CHECKPOINTS, CONFIG
@@ -462,11 +463,12 @@ def prescan(argv: Sequence[str]) -> tuple[list[str], bool]:
         option.name == "--model" or option.name.startswith(("--model.net", "--model.arms")) for option in options
     )  # any other option of the model, such as model.compile, is put on top of the run's
     checkpoints = [option.value for option in options if option.name == "--ckpt_path"]
-    own = command in LOOKING and not names_net and checkpoints and Path(checkpoints[-1] or "").is_file()
+    checkpoint = with_home(checkpoints[-1] or "") if checkpoints else Path()
+    own = command in LOOKING and not names_net and checkpoint.is_file()
     if own:  # what is no file is reported as for every command
-        config = _of_run(Path(checkpoints[-1] or ""), measures=command == "measure")
+        config = _of_run(checkpoint, measures=command == "measure")
         options.insert(0, Option("--config", yaml.safe_dump(config, sort_keys=False)))
-    return [command, *(word for option in _with_class_paths(options) for word in option.words())], bool(own)
+    return [command, *(word for option in _with_class_paths(options) for word in option.words())], own
 
 
 def _options(words: Sequence[str]) -> list[Option]:

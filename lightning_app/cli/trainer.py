@@ -11,7 +11,6 @@ import random
 import signal
 import time
 from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,6 +26,7 @@ from callbacks.clock import EpochCallback
 from callbacks.measure import Measure
 from lightning_app.cli.console import table
 from lightning_app.common.errors import UserError, reason
+from lightning_app.common.files import with_home
 from lightning_app.common.processes import observe
 from lightning_app.common.signals import stopping
 from lightning_app.modules.members import SeedSharding
@@ -159,7 +159,7 @@ class Trainer(pl.Trainer):
                 raise UserError(
                     f"--weights is one net's file, and there are {len(members)} nets ({names}): give one model.net."
                 )
-            load_weights(members[0].net, Path(weights))
+            load_weights(members[0].net, with_home(weights))
         for callback in self.callbacks:
             if isinstance(callback, Measure):
                 callback.lenient = not callback.strict

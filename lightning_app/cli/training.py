@@ -39,7 +39,7 @@ from lightning_app.cli.run_folders import (
 from lightning_app.cli.safety import check_allowed
 from lightning_app.cli.trainer import Trainer, print_measured
 from lightning_app.common.errors import DivergedError, MachineError, UserError, at_least, first_line
-from lightning_app.common.files import writing
+from lightning_app.common.files import with_home, writing
 from lightning_app.common.numbers import plural
 from lightning_app.common.provenance import configs
 from lightning_app.common.seeds import ALONE, spell_seeds
@@ -203,6 +203,8 @@ class TrainingCLI(LightningCLI):
         if self._ours == "only":
             path = self.config[self.subcommand].ckpt_path = "last"
             print("SLURM has started this job again: it resumes its run, if it has saved a checkpoint.")
+        if path not in (None, "last"):
+            path = self.config[self.subcommand].ckpt_path = str(with_home(path))
         if path not in (None, "last") and not Path(path).is_file():
             below = Path(path, CHECKPOINTS, LAST)
             hint = f" Did you mean {below}?" if below.is_file() else ""

@@ -268,6 +268,23 @@ def test_a_checkpoint_brings_its_runs_net_and_data(tmp_path):
         prescan(["measure", f"--ckpt_path={tmp_path / 'elsewhere.ckpt'}"])
 
 
+def test_a_checkpoint_may_be_named_below_the_home_folder(monkeypatch, tmp_path, capsys):
+    """Behind `=`, and in a YAML, no shell puts the folder there."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "run" / "checkpoints").mkdir(parents=True)
+    (tmp_path / "run" / "checkpoints" / "last.ckpt").touch()
+    (tmp_path / "run" / "config.yaml").write_text("model: {net: SimplifiedNet}\n")
+    assert prescan(["validate", "--ckpt_path=~/run/checkpoints/last.ckpt"])[1]
+    with pytest.raises(UserError, match="there is no such home folder"):
+        prescan(["validate", "--ckpt_path=~nobody-of-this-name/last.ckpt"])
+    (tmp_path / "home.yaml").write_text("model: {net: SimplifiedNet}\nckpt_path: ~/run\n")
+    said = refused("validate", "--config", tmp_path / "home.yaml", capsys=capsys, monkeypatch=monkeypatch)
+    assert f"found no file {tmp_path}/run. Did you mean {tmp_path}/run/checkpoints/last.ckpt?" in said
+    weights = ("measure", "--model.net=SimplifiedNet", "--model.net.depth=5", "--data=Digits", "--weights=~/none.pth")
+    monkeypatch.chdir(tmp_path)
+    assert f"expected weights at {tmp_path}/none.pth" in refused(*weights, capsys=capsys, monkeypatch=monkeypatch)
+
+
 def test_functions_become_class_paths_where_their_arguments_follow():
     function, built = "torchvision.models.resnet18", "lightning_app.networks.SimplifiedNet"
     for words in (["--model.net", function], ["--model.net", built, "--model.net.depth", "5"], ["--data", "Digits"]):
