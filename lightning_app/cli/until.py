@@ -218,7 +218,7 @@ def _check_same(runs: Iterable[RunFolder], config: Mapping[str, Any]) -> None:
 def _begun(asked: Runs) -> dict[RunFolder, tuple[int, ...]]:
     """The runs that were begun, and their seeds, by the names that they were given."""
     found = {}
-    for path in asked.folder.glob(f"{asked.name}-seed*"):
+    for path in asked.folder.glob("*"):  # the name may hold what a pattern means otherwise, or be refused by `fit`
         if seeds := re.fullmatch(rf"{re.escape(asked.name)}-seed(\d[\d,-]*)", path.name):
             found[RunFolder(path)] = parse_seeds(seeds[1])
     return dict(sorted(found.items(), key=lambda each: each[1]))

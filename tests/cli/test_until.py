@@ -9,7 +9,7 @@ import yaml
 
 from lightning_app.cli import main, until
 from lightning_app.cli.run_folders import RunFolders
-from lightning_app.cli.until import Question, Runs, _asked, _check_same, _until_settled
+from lightning_app.cli.until import Question, Runs, _asked, _begun, _check_same, _until_settled
 from lightning_app.common.errors import UserError
 from lightning_app.compare.findings import Verdict
 from lightning_app.runs import Row, RunFolder
@@ -81,6 +81,12 @@ def test_runs_are_looked_for_where_fit_writes_them(monkeypatch, tmp_path):
     folder, *_, start = _asked({"run": run, "model": {"seeds": "5-7", "arms": {"a": {}, "b": {}}}, "trainer": {}})
     assert folder == RunFolders(run["root"], run["group"], run["name"]).parent == tmp_path / "runs" / "digits"
     assert start == 5
+
+
+@pytest.mark.parametrize("name", ["/abs/x", "**x"])
+def test_a_name_that_is_none_is_left_to_fit(tmp_path, name):
+    """It ended in a traceback of pathlib's."""
+    assert not _begun(Runs(tmp_path, name, "a", "b", start=0))
 
 
 def test_a_fit_that_leaves_no_run_ends_it(monkeypatch, tmp_path):
