@@ -94,8 +94,16 @@ def name_nets(runs: Sequence["Run"]) -> list[NetName]:
 
 
 def parent_of(paths: Sequence[Path]) -> Path:
-    """The deepest folder that holds all paths; the path itself when there is one. A link is where it lies, not where it leads."""
-    return Path(os.path.commonpath([os.path.abspath(path) for path in paths]))
+    """The deepest folder that holds all paths; the path itself when there is one. A link is where it lies, not where it leads.
+
+    Of several none is the folder of the others: a run with another one in it, such as a measurement, is named like that, too.
+
+    >>> parent_of([Path("/runs/a"), Path("/runs/a/measured")]).as_posix()
+    '/runs'
+    """
+    absolute = [os.path.abspath(path) for path in paths]
+    parent = Path(os.path.commonpath(absolute))
+    return parent.parent if len(paths) > 1 and str(parent) in absolute else parent
 
 
 def run_labels(paths: Sequence[Path]) -> list[str]:

@@ -6,7 +6,8 @@ import yaml
 from lightning_app.report.page_data import gather
 from lightning_app.runs import Row, RunFolder
 from lightning_app.runs.folder import MemberRow
-from lightning_app.runs.naming import _only_seed, _seed_in, run_groups, without_seed
+from lightning_app.runs.naming import _only_seed, _seed_in, parent_of, run_groups, without_seed
+from lightning_app.runs.reader import read_runs
 
 
 def config(
@@ -137,6 +138,13 @@ def test_too_many_differences_are_not_told_but_kept():
 def test_the_configuration_beats_a_folder_s_name(leave):
     net = gather([leave("res-seed03", config=config("7-7")), leave("other")]).nets[0]
     assert net.seed == 7
+
+
+def test_a_run_within_another_one_and_that_one_have_names_and_a_page_of_both(leave):
+    """They were "./net" and "measured/net", and their page took the place of the outer run's own."""
+    outer, inner = leave("a"), leave("a/measured")
+    assert [run.label for run in read_runs([outer, inner])] == ["a", "a/measured"]
+    assert parent_of([outer.path, inner.path]) == outer.path.parent
 
 
 def test_a_seed_trained_twice_counts_once_and_the_longer_one(leave):
