@@ -4,14 +4,16 @@ A run may be called ``=cmd()``, ``<script>``, ``50%_$x$`` or hold a character th
 HTML is jinja's; here is what it leaves alone.
 """
 
+import itertools
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 # Control characters but tab, line feed; line and paragraph separators, and what sets the direction of the text after it.
 HIDDEN = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff\ufffe\uffff]"
 )
 BAR = r"\|"  # in Markdown
+LONGEST = 120  # bytes of a file's name without its ending; file systems take 255
 FORMULA = ("=", "+", "-", "@", "\t", "\r")
 LATEX = {
     **{letter: f"\\{letter}" for letter in "&%$#_{}"},
@@ -89,4 +91,14 @@ def file_name(key: str) -> str:
     >>> file_name("curvature-../x y"), file_name("learning-train-risk")
     ('curvature-..-x-y', 'learning-train-risk')
     """
-    return re.sub(r"[^\w.-]+", "-", key).lstrip(".")[:120]
+    return re.sub(r"[^\w.-]+", "-", key).lstrip(".").encode()[:LONGEST].decode(errors="ignore")
+
+
+def unlike(name: str, taken: Collection[str]) -> str:
+    """The name, with a number behind it if it is taken.
+
+    >>> unlike("a-b", {"a-b", "a-b-2"}), unlike("c", {"a-b"})
+    ('a-b-3', 'c')
+    """
+    numbered = (f"{name}-{number}" for number in itertools.count(2))
+    return next(each for each in itertools.chain([name], numbered) if each not in taken)

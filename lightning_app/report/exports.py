@@ -11,7 +11,7 @@ from pathlib import Path
 
 from lightning_app.common.errors import UserError
 from lightning_app.common.files import with_folder, write_atomically
-from lightning_app.common.text import escaped_latex, file_name
+from lightning_app.common.text import escaped_latex, file_name, unlike
 from lightning_app.report.blocks import Cell, Figure, Section, Table, csv_text
 
 FORMATS = ("pdf", "svg", "csv", "latex")
@@ -37,8 +37,12 @@ def formats(option: str) -> tuple[str, ...]:
 
 def write_exports(sections: Iterable[Section], folder: Path, wanted: Sequence[str]) -> None:
     """Write every panel, every figure's data and every table, in the formats wanted, over those of an earlier export."""
+    written: dict[str, set[str]] = {}  # by what their names end on
     for name, content in _files(sections, wanted):
-        write_atomically(with_folder(folder / name), content)
+        stem, _, ending = name.rpartition(".")
+        taken = written.setdefault(ending, set())
+        taken.add(stem := unlike(stem, taken))  # names that are long, or differ in a space, may become one
+        write_atomically(with_folder(folder / f"{stem}.{ending}"), content)
 
 
 def _files(sections: Iterable[Section], wanted: Sequence[str]) -> Iterator[tuple[str, bytes]]:

@@ -4,6 +4,9 @@ import csv
 import re
 
 from lightning_app.report import write_report
+from lightning_app.report.exports import write_exports
+from lightning_app.report.page_data import gather
+from lightning_app.report.sections import further
 from lightning_app.runs import Row, RunFolder
 from tests.report.test_page import Page, section
 
@@ -17,6 +20,18 @@ def test_a_new_measure_has_a_curve_and_its_layers_a_profile(run):
     assert len(ids) == len({*ids}) and "own-own-mean" in ids
     rows = [row for pre in Page(text).pre for row in csv.reader(pre.splitlines()) if row[0] == "plain"]
     assert sorted(rows) == [["plain", name, str(e), str(x + e)] for name, x in sorted(numbers.items()) for e in (0, 1)]
+
+
+def test_names_that_a_key_cannot_tell_apart_have_panels_and_files_of_their_own(tmp_path):
+    """Two panels had one id; the file of one took the place of the other's."""
+    names = ["own/a/b", "own/a-b", f"own/{'é' * 120}1", f"own/{'é' * 120}2"]
+    run = RunFolder(tmp_path)
+    run.append(Row("net", epoch, epoch, name, 1.0 + epoch) for epoch in (0, 1) for name in names)
+    found = further.section(gather([run]), ())
+    write_exports([found], tmp_path / "files", ["svg"])
+    keys = [panel.key for figure in found.blocks for panel in figure.panels]
+    assert keys[:2] == ["own-own-a-b", "own-own-a-b-2"] and len({*keys}) == 4
+    assert len([*(tmp_path / "files").iterdir()]) == 4
 
 
 def test_what_other_sections_show_is_not_shown_again(page):

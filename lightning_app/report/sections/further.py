@@ -2,6 +2,7 @@
 
 from collections.abc import Collection
 
+from lightning_app.common.text import unlike
 from lightning_app.report.blocks import Figure, Section
 from lightning_app.report.figures import Curve, figure_of_curves
 from lightning_app.report.page_data import PageData
@@ -29,10 +30,11 @@ def _figures(page: PageData, family: str, names: list[str]) -> list[Figure]:
     whole = [name for name in names if not any(name in keys.values() for keys in layered.values())]
     caption = f"{family}: every number that was logged of whole nets."
     rest = REST.format(len(whole) - MOST) * (len(whole) > MOST)
-    ends = {name: name.removeprefix(f"{family}/") for name in whole[:MOST]}  # of their keys: a family may be one number
-    shown = [
-        Curve(f"own-{family}-{end.replace('/', '-')}", name, name, name.split("/")[-1]) for name, end in ends.items()
-    ]
+    keys: dict[str, str] = {}
+    for name in whole[:MOST]:  # "own/a/b" and "own/a-b" are two; a family may be one number
+        end = name.removeprefix(f"{family}/").replace("/", "-")
+        keys[name] = unlike(f"own-{family}-{end}", keys.values())
+    shown = [Curve(key, name, name, name.split("/")[-1]) for name, key in keys.items()]
     meanings = {name: text for run in page.runs for name, text in run.described.items() if name in whole[:MOST]}
     described = "".join(f" {name}: {text.rstrip('.')}." for name, text in meanings.items())
     found = figure_of_curves(page, f"own-{family}", caption + described + rest, shown)
