@@ -52,14 +52,15 @@ def report(
         runs: run folders, or folders of them, or of results of ``reproduce``.
         out: the page's file, or a folder for ``report.html``. None: ``report.html`` beside the runs.
         layer: of the histograms of cushions, such as "layer10". None: layer10, or the middle one.
-        export: formats of figures and tables as files beside the page: some of "pdf", "svg", "csv", "latex".
+        export: formats of figures and tables as files beside the page: some of "pdf", "svg", "csv", "latex"; as a text with
+            commas between them, too.
 
     Of several runs, those that cannot be read are left out with a warning.
 
     Raises:
         UserError: if a path holds no run, a single run cannot be read, ``layer`` was not measured, or a format is unknown.
     """
-    export = formats(",".join(export)) if export else ()
+    export = formats(export if isinstance(export, str) else ",".join(export)) if export else ()
     paths = [runs] if isinstance(runs, str | Path) else runs
     found, verdicts = _found([*map(with_home, paths)])
     target = None if out is None else with_home(out)

@@ -10,10 +10,12 @@ import pytest
 from lightning_app.cli import main
 from lightning_app.common.errors import UserError
 from lightning_app.report.blocks import Cell, Table, csv_text
+from lightning_app.report.command import report
 from lightning_app.report.exports import FORMATS, formats, latex
 from lightning_app.report.page import export_folder
 from lightning_app.report.page_data import gather
 from lightning_app.report.sections import learning
+from lightning_app.runs import Row, RunFolder
 from tests.report.conftest import make_run
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -71,6 +73,13 @@ def test_only_what_was_asked_for_and_beside_the_page(run, tmp_path, capsys):
     assert main(["report", str(run.path), "--out", str(page), "--export", "latex"]) == 0
     assert {file.suffix for file in export_folder(page).iterdir()} == {".tex"}
     assert str(tmp_path / "new" / "all-export") in capsys.readouterr().out
+
+
+def test_formats_may_be_a_text(tmp_path):
+    """It was taken apart letter by letter."""
+    RunFolder(tmp_path).append([Row("net", 0, 0, "own/a", 1.0)])
+    report(tmp_path, export="csv")
+    assert (tmp_path / "report-export" / "own-own.csv").is_file()
 
 
 @pytest.mark.parametrize("asked", ["png", "pdf,,doc", ","])
