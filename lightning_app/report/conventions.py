@@ -189,7 +189,8 @@ def _compared(
     """Of `values_of` all nets of a pair, plain nets first, and their contrast: of logarithms where all are positive."""
     plain, residual = np.split(typical(table), 2)
     positive = bool((plain > 0).all() and (residual > 0).all())
-    ratio, low, high = (math.exp(x) if positive else math.nan for x in contrast)
+    with np.errstate(over="ignore"):  # infinite where no float is so large
+        ratio, low, high = np.exp(contrast).tolist() if positive else [math.nan] * 3
     if len(plain) >= ENOUGH:
         conclusion = _conclusion(*contrast[1:])
     elif len(plain) > 1:

@@ -200,6 +200,14 @@ def test_ratio_and_interval_are_those_of_logarithms_over_pairs(nets):
     assert (one.conclusion, other.ratio) == (LARGER, pytest.approx(one.ratio))
 
 
+def test_a_ratio_that_no_float_holds_is_infinite(nets):
+    """As of bounds of 1e-9 and 1e306: the page, and so the end of `fit`, was a traceback."""
+    run = nets(arms(*({"measure/a": [value] * 6, "measure/b": [value] * 6} for value in (1e-9, 1e306))))
+    one, _ = entry(run).conventions
+    assert (one.ratio, one.low, one.high, one.conclusion) == (math.inf, math.inf, math.inf, LARGER)
+    assert conventions._summary([entry(run)]).rows
+
+
 def test_what_is_not_positive_is_compared_by_difference(nets):
     plain, residual = [-3.0, -2.0, 0.0, 1.0, -1.0, -2.0], [-1.0, 1.0, 2.0, 2.5, 0.5, 0.5]
     run = nets(arms({"measure/a": plain, "measure/b": residual}, {"measure/a": residual, "measure/b": plain}))
