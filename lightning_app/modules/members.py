@@ -95,6 +95,8 @@ def build_members(arms: Mapping[str, Arm], seeds: tuple[int, ...]) -> tuple[Memb
 
 
 def _check_arm(name: str, arm: Arm, arms: Mapping[str, Arm]) -> None:
+    if not isinstance(name, str):  # 18, or a word like on and no
+        raise UserError(f"an arm's name is a text, and YAML reads {name!r}: write it in quotes.")
     if not re.fullmatch(r"\w+", name):
         raise UserError(f"an arm's name becomes a key, so it has letters, digits and '_' only, got '{name}'.")
     if hasattr(nn.ModuleDict(), name):

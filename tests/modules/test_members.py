@@ -57,6 +57,8 @@ def test_twin_computes_the_same_function_and_decays_towards_rho():
         {"a": Arm(twin_of="nobody")},
         {"a": Arm(twin_of="b"), "b": Arm(twin_of="a")},
         {"a.b": arm(True)},
+        {18: arm(True)},  # as YAML reads 18, and on
+        {True: arm(True)},
         {"train": arm(True)},
         {"a": Arm(net=lambda: torch.nn.Conv2d(1, 1, 1)), "b": Arm(twin_of="a")},
     ],
