@@ -404,7 +404,7 @@ class AutoWandbLogger(WandbLogger):
         self._experiment = first
         if mode in ("offline", "dryrun"):
             folder = _short(Path(first.dir).parent)
-            target = folder.parent / "offline-run-*" if others else folder
+            target = f"{shlex.quote(str(folder.parent))}/offline-run-*" if others else shlex.quote(str(folder))
             which = "these runs" if others else "this run"
             print(f"W&B is offline; upload {which} later with: wandb sync {target}", flush=True)
         elif mode == "online":
@@ -473,7 +473,7 @@ class AutoWandbLogger(WandbLogger):
                 "later with: wandb sync --include-online %s",  # without it, sync skips what began online
                 "this run" if len(lost) == 1 else f"{len(lost)} runs",
                 self._finish_timeout,
-                " ".join(str(_short(Path(run.dir).parent)) for run in lost),
+                " ".join(shlex.quote(str(_short(Path(run.dir).parent))) for run in lost),
             )
         for error in errors:
             if error and not isinstance(error, TimeoutError):

@@ -92,6 +92,13 @@ def test_online_when_it_can_else_offline_else_not_at_all(started, capsys, failur
     assert said in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(("options", "said"), [({}, "'my runs/wandb/run'"), (SEEDS, "'my runs/wandb'/offline-run-*")])
+def test_a_folder_with_a_space_is_one_word_of_the_command_that_is_named(started, monkeypatch, capsys, options, said):
+    monkeypatch.setattr(Run, "dir", "my runs/wandb/run/files")
+    started({}, logged_in=False, **options)
+    assert f"wandb sync {said}\n" in capsys.readouterr().out
+
+
 def test_online_as_an_order_is_refused_in_a_message(started):
     with pytest.raises(UserError, match="set the logger's mode to auto"):
         started({"online": ["no"]}, mode="online")
