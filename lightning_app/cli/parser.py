@@ -442,7 +442,7 @@ def prescan(argv: Sequence[str]) -> tuple[list[str], bool]:
     """
     command, *words = argv
     options = [
-        replace(option, value=packaged(option.value)) if option.name in CONFIG_OPTIONS and option.value else option
+        replace(option, value=_config_file(option.value)) if option.name in CONFIG_OPTIONS and option.value else option
         for option in _options(words)
     ]
     options.sort(key=lambda option: option.name not in CONFIG_OPTIONS)  # options count over files, wherever they stand
@@ -469,6 +469,11 @@ def prescan(argv: Sequence[str]) -> tuple[list[str], bool]:
         config = _of_run(checkpoint, measures=command == "measure")
         options.insert(0, Option("--config", yaml.safe_dump(config, sort_keys=False)))
     return [command, *(word for option in _with_class_paths(options) for word in option.words())], own
+
+
+def _config_file(given: str) -> str:
+    """Where a file lies that a user names; a text of YAML is left as it is."""
+    return packaged(str(with_home(given)) if given.startswith("~") else given)
 
 
 def _options(words: Sequence[str]) -> list[Option]:

@@ -278,6 +278,8 @@ def test_a_checkpoint_may_be_named_below_the_home_folder(monkeypatch, tmp_path, 
     with pytest.raises(UserError, match="there is no such home folder"):
         prescan(["validate", "--ckpt_path=~nobody-of-this-name/last.ckpt"])
     (tmp_path / "home.yaml").write_text("model: {net: SimplifiedNet}\nckpt_path: ~/run\n")
+    named = ["validate", "--config=~/home.yaml", "--ckpt_path=~/run/checkpoints/last.ckpt"]  # whose net it is
+    assert prescan(named) == ([named[0], f"--config={tmp_path}/home.yaml", named[2]], False)
     said = refused("validate", "--config", tmp_path / "home.yaml", capsys=capsys, monkeypatch=monkeypatch)
     assert f"found no file {tmp_path}/run. Did you mean {tmp_path}/run/checkpoints/last.ckpt?" in said
     weights = ("measure", "--model.net=SimplifiedNet", "--model.net.depth=5", "--data=Digits", "--weights=~/none.pth")
