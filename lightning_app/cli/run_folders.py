@@ -131,8 +131,6 @@ def claim_measured(out: str | None, folders: RunFolders, checkpoint: str | None,
     Raises:
         UserError: if there is something in the one that was asked for.
     """
-    if out == "":
-        raise UserError("--out names a new folder, got an empty text: is a variable of the shell unset?")
     if out is None:
         return RunFolders(str(folders.parent.parent), MEASURED, _name_of(checkpoint, model)).claim()
     folder = RunFolder(with_home(out))

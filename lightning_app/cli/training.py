@@ -61,6 +61,7 @@ UNFIT = {  # Lightning's callbacks, and what to do instead
     "WeightAveraging": "model.ema_decay averages the weights of each net.",
     "EMAWeightAveraging": "model.ema_decay averages the weights of each net.",
 }
+PATHS = ("run.root", "data.init_args.root", "ckpt_path", "weights", "out")  # empty, these would be the working folder
 OF_NO_BATCH = ("max_epochs", "max_steps", "limit_train_batches")  # with 0 nothing is trained
 OF_MEASURING = ("cost/", "failed/", "time/")  # beginnings of numbers that are no results
 STRICT = "Stop if a measure or a logger fails, instead of warning and going on without it."
@@ -195,6 +196,9 @@ class TrainingCLI(LightningCLI):
 
     @override
     def before_instantiate_classes(self) -> None:
+        for option in PATHS:
+            if self._get(self.config, option) == "":
+                raise UserError(f"{option}: expected a path, got an empty text: is a variable of the shell unset?")
         path = self._get(self.config, "ckpt_path")
         again = int(os.environ.get("SLURM_RESTART_COUNT") or 0) > 0
         of_sweep = "WANDB_SWEEP_ID" in os.environ  # where the newest run is another trial

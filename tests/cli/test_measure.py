@@ -287,6 +287,15 @@ def test_a_checkpoint_may_be_named_below_the_home_folder(monkeypatch, tmp_path, 
     assert f"expected weights at {tmp_path}/none.pth" in refused(*weights, capsys=capsys, monkeypatch=monkeypatch)
 
 
+@pytest.mark.parametrize("option", ["--ckpt_path", "--weights", "--out", "--run.root", "--data.root"])
+def test_an_unset_variable_of_the_shell_is_no_path(monkeypatch, tmp_path, capsys, option):
+    monkeypatch.chdir(tmp_path)
+    words = ("measure", "--model.net=SimplifiedNet", "--model.net.depth=5", "--data=Digits", f"{option}=")
+    said = refused(*words, capsys=capsys, monkeypatch=monkeypatch)
+    assert "root: expected a path, got an empty text" in said or f"{option[2:]}: expected a path, got an empty" in said
+    assert not [*tmp_path.iterdir()]
+
+
 def test_functions_become_class_paths_where_their_arguments_follow():
     function, built = "torchvision.models.resnet18", "lightning_app.networks.SimplifiedNet"
     for words in (["--model.net", function], ["--model.net", built, "--model.net.depth", "5"], ["--data", "Digits"]):
