@@ -33,7 +33,7 @@ def without_seed(label: str) -> str:
     >>> [without_seed(label) for label in ("fig2-seed0-6/plain-seed03", "depth20~0-2", "depth20~0,2", "seed0", "net")]
     ['fig2/plain', 'depth20', 'depth20', '', 'net']
     """
-    return SEED.sub("", KEPT.sub("", label)).strip("/-_ ")
+    return SEED.sub("", KEPT.sub("", label)).replace("//", "/").strip("/-_ ")
 
 
 def seed_of(member: str, config: Mapping[str, Any], run: str) -> int | None:

@@ -38,6 +38,7 @@ def leave(tmp_path):
         ("fig2-seed7/residual", "fig2/residual", 7),
         ("fig2-seed0-6/residual-seed05", "fig2/residual", 5),
         ("seed_12/net", "net", 12),
+        ("wide/seed3/net", "wide/net", 3),
         ("a-seeds0,3-4/net", "a/net", None),
         ("res20", "res20", None),
         ("reseeded", "reseeded", None),
