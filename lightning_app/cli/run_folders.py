@@ -21,7 +21,7 @@ from pytorch_lightning.loggers import WandbLogger
 from typing_extensions import override
 
 from callbacks.log import folders_of
-from lightning_app.common.errors import UserError
+from lightning_app.common.errors import MachineError, UserError
 from lightning_app.common.files import with_folder, with_home, write_atomically, writing
 from lightning_app.common.provenance import commit, processor, threads, versions
 from lightning_app.common.safe_io import read_bytes
@@ -31,6 +31,7 @@ from lightning_app.runs.folder import CHECKPOINTS, CONFIG, EARLIER_CONFIG, LAST,
 from lightning_app.runs.loggers import made_by
 
 Ours = Literal["first", "only"]
+NO_PLACES = (errno.ENAMETOOLONG, errno.ENOTDIR, errno.EEXIST, errno.ELOOP)
 MEASURED = "measured"  # folder of measurements among the groups of runs
 AS_PARSED: dict[str, Any] = {"skip_none": False, "skip_validation": True}  # to spell what a parser has checked
 NOTED = ("torch", "torchvision", "pytorch-lightning", "torchmetrics", "wandb", "numpy")  # versions kept with a run
@@ -121,7 +122,7 @@ class RunFolders:
                     break
         except OSError as error:
             what = "a shorter run.name" if error.errno == errno.ENAMETOOLONG else "another run.root"
-            raise UserError(f"cannot make a run folder in {self.parent}: {error.strerror}. Choose {what}.") from error
+            raise _not_made(f"a run folder in {self.parent}", error, what) from error
         return RunFolder(path)
 
 
@@ -141,8 +142,14 @@ def claim_measured(out: str | None, folders: RunFolders, checkpoint: str | None,
             )
         folder.path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UserError(f"cannot make the folder {folder.path}: {error.strerror}. Choose another --out.") from error
+        raise _not_made(f"the folder {folder.path}", error, "another --out") from error
     return folder
+
+
+def _not_made(what: str, error: OSError, instead: str) -> UserError:
+    """A name that cannot be is a mistake; a full disk, or one that is read-only, a fault of the machine."""
+    kind = UserError if error.errno in NO_PLACES else MachineError
+    return kind(f"cannot make {what}: {error.strerror}. Choose {instead}.")
 
 
 def check_names(words: Sequence[str], out: str | None, checkpoint: str | None) -> None:

@@ -8,7 +8,7 @@ import pytest
 from jsonargparse import Namespace
 
 from lightning_app.cli.run_folders import RunFolders, claim_measured, discard_if_unused
-from lightning_app.common.errors import UserError
+from lightning_app.common.errors import MachineError, UserError
 from lightning_app.runs import Row
 
 
@@ -98,6 +98,29 @@ def test_a_root_that_cannot_be_written_is_an_error_message(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(UserError, match=r"run\.root"):
         RunFolders(str(tmp_path / "file"), "g", "a").claim()
+
+
+@pytest.mark.parametrize(
+    ("number", "kind"),
+    [
+        (errno.ENOSPC, MachineError),
+        (errno.EROFS, MachineError),
+        (errno.EACCES, MachineError),
+        (errno.ENOTDIR, UserError),
+    ],
+)
+def test_a_full_or_read_only_disk_is_a_fault_of_the_machine(monkeypatch, tmp_path, number, kind):
+    """By whose exit code a scheduler tries again, which a mistake's forbids."""
+
+    def refuse(path, *_, **__):
+        raise OSError(number, os.strerror(number), path)
+
+    folders = RunFolders(str(tmp_path), "g", "a")
+    monkeypatch.setattr(os, "mkdir", refuse)
+    for make in (folders.claim, lambda: claim_measured(str(tmp_path / "new"), folders, None, Namespace())):
+        with pytest.raises(UserError, match=r"cannot make .*Choose another") as refused:
+            make()
+        assert refused.type is kind
 
 
 def test_a_name_too_long_for_a_folder_is_what_is_to_be_changed(tmp_path):
