@@ -285,7 +285,8 @@ def test_without_measures_or_without_differences_it_is_said(bank):
 def test_the_section_stands_on_the_page_and_names_are_text(bank):
     hostile = {net: {"hessian/<b>$x$</b>": gap(*net)} for net in NETS}
     text = write_report([bank(changed=hostile)]).read_text()
-    assert all(f'id="{key}"' in text for key in ("prediction", "prediction-intervals", "prediction-scatter-0"))
+    keys = ("prediction", "prediction-figure", "prediction-intervals", "prediction-scatter-0")
+    assert [text.count(f'id="{key}"') for key in keys] == [1] * 4
     assert "<b>$x$</b>" not in text
 
 

@@ -31,6 +31,7 @@ def test_profiles_of_what_was_measured_and_the_closed_form_beside_them(tmp_path)
     plain, residual = figure.panels[:2]
     assert plain.svg.count("stroke-dasharray") > residual.svg.count("stroke-dasharray")
     page = only(signals, run)
+    assert [page.count(f'id="{key}"') for key in ("signals", "signals-figure", "signals-0")] == [1] * 3
     assert "epoch 0.002558" in page and "closed form" in page
     assert "own-measures" not in {section.key for section in sections_of(gather([run]))}  # drawn once
 

@@ -160,7 +160,7 @@ def _figure(prediction: Prediction) -> Figure:
     numbers = zip(*measures.gaps.values(), *measures.values.loc[[*shown]].to_numpy(), strict=True)
     rows = [(net.label, net.group, *of_net) for net, of_net in zip(measures.nets, numbers, strict=True)]
     nets = csv_text(("net", "architecture", *(f"{kind} gap" for kind in measures.gaps), *shown), rows)
-    return Figure("prediction", FIGURE, panels, marks, data, more={"nets": nets})
+    return Figure("prediction-figure", FIGURE, panels, marks, data, more={"nets": nets})
 
 
 def _rounded(column: pd.Series) -> pd.Series:

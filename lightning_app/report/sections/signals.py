@@ -1,5 +1,7 @@
 """Signals on their way through the layers, forwards and backwards: profiles over the depth as training goes on."""
 
+from dataclasses import replace
+
 from lightning_app.report.blocks import Section
 from lightning_app.report.page_data import PageData, loss_of
 from lightning_app.report.profiles import profiles, several_seeds
@@ -40,5 +42,6 @@ def section(page: PageData) -> Section | None:
         (FAMILY, field): (title, loss.measured(y) if field in GRADIENTS else y)
         for field, (title, y) in QUANTITIES.items()
     }
-    figures = profiles(page, "signals", CAPTION + several_seeds(page), quantities, QUANTITIES.keys() - LINEAR)
+    found = profiles(page, "signals", CAPTION + several_seeds(page), quantities, QUANTITIES.keys() - LINEAR)
+    figures = [replace(figure, key="signals-figure") for figure in found]  # the section has the other key
     return Section("signals", TITLE, WHAT, [*figures], [], (FAMILY,), "Signals") if figures else None
