@@ -101,7 +101,8 @@ def write_report(
                 f"expected a page (*.html) or a folder for it, got {target}: a file, which is not overwritten."
             )
         target = target / REPORT
-    if target.parent.is_dir() and not os.access(target.parent, os.W_OK):  # known before minutes of work
+    home = next(folder for folder in target.parents if folder.exists())  # where its folder is, or will be made
+    if not home.is_dir() or not os.access(home, os.W_OK):  # known before minutes of work
         raise MachineError(f"{target} cannot be written: correct the permissions, or name another place with --out.")
     page = gather(runs, layer, verdicts)
     sections = sections_of(page)

@@ -1,6 +1,7 @@
 """The command: where the page goes, and one message for a mistake."""
 
 import errno
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -98,11 +99,14 @@ def test_a_disk_that_takes_nothing_more_is_no_mistake_of_the_user(make, tmp_path
     assert "Traceback" not in capsys.readouterr().err
 
 
-def test_a_folder_that_one_cannot_write_is_said_before_the_page_is_made(make, tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize("out", [[], ["--out=runs/a/new/folder"], ["--out=runs/a/log.csv/report.html"]])
+def test_a_folder_that_one_cannot_write_is_said_before_the_page_is_made(make, tmp_path, monkeypatch, capsys, out):
+    """Also one that is still to be made, and one that is a file."""
     make("a", ["plain"], 1)
-    monkeypatch.setattr("os.access", lambda path, mode: path != tmp_path / "runs" / "a")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("os.access", lambda path, mode: os.path.abspath(path) != str(tmp_path / "runs" / "a"))
     monkeypatch.setattr("lightning_app.report.page.gather", None)
-    assert main(["report", str(tmp_path / "runs" / "a")]) == 1
+    assert main(["report", str(tmp_path / "runs" / "a"), *out]) == 1
     assert "report.html cannot be written" in (said := capsys.readouterr().err) and "with --out" in said
 
 
