@@ -8,8 +8,8 @@ to the loss's gradient before the optimizer's step (coupled L2).
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable
-from typing import Literal
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -144,6 +144,11 @@ class RiskAndError(Metric):
         self.risk_sum += torch.where(terms > 0, risk.detach().double() * terms, 0.0)  # the mean over none is NaN
         self.wrong += errors
         self.count += terms
+
+    @override
+    def _apply(self, fn: Callable[[Tensor], Tensor], exclude_state: Sequence[str] = ()) -> Any:
+        """Only moves the sums: ``.to(torch.bfloat16)`` of the module that they belong to would round them, too."""
+        return super()._apply(lambda tensor: tensor.to(fn(tensor).device), exclude_state)
 
     @override
     def reset(self) -> None:

@@ -245,6 +245,18 @@ def test_bfloat16_training_is_finite_and_learns_in_float32_weights():
     assert next(module.parameters()).dtype == torch.float32
 
 
+def test_sums_are_exact_in_whatever_precision_nets_are_trained():
+    """In bfloat16 a sum of 256 grows no more when 1 is added."""
+    module = fit(classifier({"net": arm(True)}), epochs=1, precision="bf16-true")
+    metrics = module.running["net"], *(split["net"] for split in module.evaluated)
+    assert next(module.nets.parameters()).dtype == torch.bfloat16
+    assert all(metric.risk_sum.dtype == metric._defaults["risk_sum"].dtype == torch.float64 for metric in metrics)
+    metrics[0].reset()
+    for _ in range(1000):
+        metrics[0].update(torch.tensor(2.0), torch.eye(10)[:1], torch.zeros(1, dtype=torch.long))
+    assert metrics[0].compute()["risk"] == 2.0
+
+
 @pytest.mark.parametrize("norm", ["eq22", "before_relu", "after_relu"])
 def test_a_batch_of_one_sample_that_cannot_be_normalised_is_an_error_message(norm):
     data = GaussianMixture(samples=51, test_samples=10, dimensions=4, batch_size=10)
