@@ -439,7 +439,9 @@ class ImageClassifier(pl.LightningModule):
         show = partial(self.log, logger=False, add_dataloader_idx=False)
         seeds = len({member.seed for member in self.members})
         errors: dict[str, float] = defaultdict(float)
-        self._evaluated_at = self.global_step
+        trainer = self.trainer
+        tried_out = trainer.sanity_checking and trainer.num_sanity_val_batches != trainer.num_val_batches
+        self._evaluated_at = -1 if tried_out else self.global_step  # a few batches before training are no evaluation
         self.last_metrics = self.metrics()
         for member, (name, numbers) in zip(self.members, self.last_metrics.items()):
             for key, value in numbers.items():

@@ -130,6 +130,16 @@ def test_an_evaluation_within_an_epoch_is_none_of_the_epoch_s_end():
         assert kept.numbers == [splits]
 
 
+@pytest.mark.parametrize(("batches", "found"), [(1, False), (-1, True)])
+def test_a_few_batches_tried_out_before_training_are_no_evaluation(batches, found):
+    class Kept(pl.Callback):
+        def on_train_start(self, trainer, pl_module):
+            self.numbers = pl_module.metrics()["net"]
+
+    fit(classifier({"net": arm(True)}), epochs=1, num_sanity_val_steps=batches, callbacks=[kept := Kept()])
+    assert ("test/error" in kept.numbers) is found
+
+
 def test_samples_without_a_label_count_neither_in_risk_nor_in_error():
     metric, logits = RiskAndError(), torch.tensor([[0.0, 2.0], [3.0, 0.0]])
     for labels in (torch.tensor([1, -100]), torch.tensor([-100, -100])):
