@@ -92,7 +92,8 @@ class EpochCallback(LoggingCallback, ABC):
     def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *_: Any) -> None:
         """Within epochs. What ends an epoch, or training, is measured after its evaluation, and once."""
         steps = trainer.global_step
-        ends = trainer.is_last_batch or trainer.should_stop or 0 < trainer.max_steps <= steps
+        stops = trainer.should_stop and trainer.fit_loop._can_stop_early  # not before trainer.min_epochs and min_steps
+        ends = trainer.is_last_batch or stops or 0 < trainer.max_steps <= steps
         if not ends and self.due_after(steps, self._before):  # not where gradients are accumulated over batches
             self._observe_within(trainer, pl_module)
 

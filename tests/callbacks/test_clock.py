@@ -86,6 +86,18 @@ def test_a_step_is_measured_once_although_training_ends_with_it(every, steps):
     assert noting.measured == steps
 
 
+def test_who_asks_for_the_end_before_it_may_come_changes_no_places():
+    """As EarlyStopping, whose wish waits for ``min_epochs``."""
+
+    class Ends(pl.Callback):
+        def on_train_epoch_end(self, trainer, pl_module):
+            trainer.should_stop = True
+
+    noting = Noting(every_n_steps=3)
+    fit(classifier(), 9, callbacks=[noting, Ends()], min_epochs=3, data=digits(**PARTS))
+    assert noting.measured == [0, 3, 4, 6, 8, 9, 12]
+
+
 def test_a_second_fit_is_measured_at_the_same_steps():
     noting = Noting(every_n_steps=3)
     for _ in range(2):
