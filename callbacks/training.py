@@ -94,6 +94,7 @@ class TrainingMetrics(EpochCallback):
         """Of an evaluation within an epoch (``trainer.val_check_interval``); that at its end is logged with the epoch."""
         fitting = trainer.state.fn == TrainerFn.FITTING and not trainer.sanity_checking
         if fitting and not trainer.is_last_batch:
+            self._within = 0  # what `every_n_steps` has logged after this step had no evaluation yet
             self._observe_within(trainer, pl_module)
 
     @override

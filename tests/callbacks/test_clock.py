@@ -280,10 +280,11 @@ def test_the_page_draws_the_first_steps_apart(tmp_path):
     assert len(ticks) >= 2 and "idle" in page
 
 
+@pytest.mark.parametrize("steps", [None, 1])
 @pytest.mark.parametrize(("every", "evaluated"), [(2, [0.5, 1]), (3, [0.75]), (1.0, [1])])
-def test_evaluations_lie_where_they_were_made(tmp_path, every, evaluated):
+def test_evaluations_lie_where_they_were_made(tmp_path, every, evaluated, steps):
     """Lightning evaluates after every so many of an epoch's four batches, which need not be at its end."""
-    watching, options = [callbacks.TrainingMetrics()], {"val_check_interval": every}
+    watching, options = [callbacks.TrainingMetrics(every_n_steps=steps)], {"val_check_interval": every}
     module = fit(classifier(), 1, callbacks=watching, logger=[RunLogger(tmp_path)], data=digits(**PARTS), **options)
     log = RunFolder(tmp_path).log().query("member in ('', 'plain')")
     assert log[log["name"] == "test/error"]["epoch"].tolist() == evaluated
