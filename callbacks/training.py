@@ -15,6 +15,7 @@ from typing_extensions import override
 from callbacks.clock import EpochCallback
 from callbacks.log import LoggingCallback, log_results
 from callbacks.protocol import metrics_of
+from lightning_app.common.errors import UserError
 from lightning_app.common.isolation import wait_for
 from lightning_app.common.numbers import brief, duration, plural
 from lightning_app.runs.members import members_of
@@ -76,6 +77,11 @@ class TrainingMetrics(EpochCallback):
 
     @override
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        if trainer.enable_validation and math.isinf(trainer.num_training_batches) and not _evaluates_at_ends(trainer):
+            raise UserError(
+                "trainer.val_check_interval places evaluations within an epoch, and the training data do not say how long one "
+                "is, so that all would be logged as those of its end: set trainer.limit_train_batches."
+            )
         self._started = _clock(trainer)  # see `ProgressLines.on_train_start`
         super().on_train_start(trainer, pl_module)
 
@@ -102,9 +108,13 @@ class TrainingMetrics(EpochCallback):
         results = metrics_of(pl_module, self)
         if trainer.is_global_zero:
             whole_run = self._at_end if epoch and epoch == int(epoch) else _rate(trainer)
-            at_ends = isinstance(trainer.val_check_interval, float) and trainer.val_check_interval == 1  # 1: each batch
-            within = self.every_n_steps is not None or not at_ends
+            within = self.every_n_steps is not None or not _evaluates_at_ends(trainer)
             log_results(trainer, epoch, "learning", results, whole_run, self.strict, within)
+
+
+def _evaluates_at_ends(trainer: pl.Trainer) -> bool:
+    """Whether nets are evaluated at the ends of epochs only."""
+    return isinstance(trainer.val_check_interval, float) and trainer.val_check_interval == 1  # 1: each batch
 
 
 def _rate(trainer: pl.Trainer) -> dict[str, float]:

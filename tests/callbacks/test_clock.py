@@ -236,6 +236,37 @@ def test_an_epoch_without_length_has_no_places_within(tmp_path):
     assert RunFolder(tmp_path).log().query("name == 'idle'")["epoch"].tolist() == [0, 0.5, 1]
 
 
+def test_evaluations_within_an_epoch_without_length_have_no_places_either():
+    class Stream(IterableDataset):
+        def __iter__(self):
+            yield from [(torch.ones(5), 0)] * 40
+
+    evaluated = DataLoader([(torch.ones(5), 0)] * 4)
+    for limits, places in (
+        ({}, None),
+        ({"limit_train_batches": 8}, [0, 0.5, 1]),
+        ({"val_check_interval": 1.0}, [0, 1]),
+    ):
+        noting = NotingMetrics()
+        made = trainer(1, **{"val_check_interval": 4, "callbacks": [noting]} | limits)
+        bank = classifier(net=lambda: torch.nn.Linear(5, 3))
+        if places is None:
+            with pytest.raises(UserError, match=r"val_check_interval .* set trainer\.limit_train"):
+                made.fit(bank, DataLoader(Stream(), 4), evaluated)
+        else:
+            made.fit(bank, DataLoader(Stream(), 4), evaluated)
+            assert noting.measured == places
+
+
+class NotingMetrics(callbacks.TrainingMetrics):
+    def __init__(self):
+        super().__init__()
+        self.measured = []
+
+    def observe(self, trainer, pl_module, epoch):
+        self.measured.append(epoch)
+
+
 @pytest.mark.parametrize("wrong", [0, -3, 1.5, "log"])
 def test_another_spelling_is_refused(wrong):
     with pytest.raises(UserError, match=r"must be at least 1, or powers_of_2 for 1, 2, 4, 8, \.\.\., got"):
