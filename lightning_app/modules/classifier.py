@@ -377,6 +377,12 @@ class ImageClassifier(pl.LightningModule):
 
     @override
     def validation_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
+        if dataloader_idx >= len(self.evaluated):
+            raise UserError(
+                f"nets are evaluated on as many loaders as there are names, and the data have {dataloader_idx + 1} or more for "
+                f"{', '.join(self.plan.eval_splits)}: give one loader, or for validation a datamodule with an attribute "
+                "eval_splits that names all, such as ('val', 'test')."
+            )
         both = [(self.nets, self.evaluated), *([(self.averages, self.evaluated_averages)] if self.averages else [])]
         pairs = [(name, nets[name], metrics[dataloader_idx][name]) for nets, metrics in both for name, _ in self.own]
         pair = isinstance(batch, tuple | list) and len(batch) == 2 and all(isinstance(each, Tensor) for each in batch)
@@ -410,8 +416,8 @@ class ImageClassifier(pl.LightningModule):
             side_by_side([partial(add, *pair) for pair in pairs], streams)
 
     @override
-    def test_step(self, batch: Any, batch_idx: int) -> None:
-        self.validation_step(batch, batch_idx)
+    def test_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
+        self.validation_step(batch, batch_idx, dataloader_idx)
 
     @override
     def on_train_epoch_end(self) -> None:

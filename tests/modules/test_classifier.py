@@ -10,7 +10,8 @@ import pytorch_lightning as pl
 import torch
 import torch.nn.functional as F
 from pytorch_lightning.callbacks import ModelCheckpoint
-from torch import nn
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
 
 from lightning_app.common.errors import UserError
 from lightning_app.datamodules import GaussianMixture
@@ -265,6 +266,32 @@ def test_sums_are_exact_in_whatever_precision_nets_are_trained():
     for _ in range(1000):
         metrics[0].update(torch.tensor(2.0), torch.eye(10)[:1], torch.zeros(1, dtype=torch.long))
     assert metrics[0].compute()["risk"] == 2.0
+
+
+def loaded(samples: Tensor, classes: int = 3) -> DataLoader:
+    return DataLoader(TensorDataset(samples, torch.arange(len(samples)) % classes), 4)
+
+
+def test_evaluation_loaders_need_a_name_each():
+    class Named(pl.LightningDataModule):
+        eval_splits = "val", "test"
+
+        def train_dataloader(self):
+            return loaded(torch.randn(8, 5))
+
+        def val_dataloader(self):
+            return [loaded(torch.randn(8, 5)) for _ in range(2)]
+
+    def linear() -> ImageClassifier:
+        return ImageClassifier(sgd, net=lambda: nn.Linear(5, 3))
+
+    numbers = fit(linear(), epochs=1, data=Named()).metrics()["net"]
+    assert {"val/risk", "test/risk"} <= numbers.keys()
+    one, two = Named().train_dataloader(), Named().val_dataloader()
+    with pytest.raises(UserError, match=r"2 or more for val: .* attribute eval_splits that names all"):
+        trainer(1).fit(linear(), one, two)
+    with pytest.raises(UserError, match="2 or more for test: give one loader"):
+        trainer(1).test(linear(), two, verbose=False)
 
 
 @pytest.mark.parametrize("norm", ["eq22", "before_relu", "after_relu"])
