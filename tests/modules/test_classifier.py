@@ -141,6 +141,13 @@ def test_a_few_batches_tried_out_before_training_are_no_evaluation(batches, foun
     assert ("test/error" in kept.numbers) is found
 
 
+def test_class_156_of_labels_in_bytes_counts():
+    """-100, the label that does not, becomes 156 where it is compared with bytes."""
+    metric = RiskAndError()
+    metric.update(torch.tensor(2.0), torch.eye(200)[[156, 0]], torch.tensor([156, 3], dtype=torch.uint8))
+    assert int(metric.count) == 2 and metric.compute() == {"risk": 2.0, "error": 0.5}
+
+
 def test_samples_without_a_label_count_neither_in_risk_nor_in_error():
     metric, logits = RiskAndError(), torch.tensor([[0.0, 2.0], [3.0, 0.0]])
     for labels in (torch.tensor([1, -100]), torch.tensor([-100, -100])):

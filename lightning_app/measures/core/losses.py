@@ -173,7 +173,7 @@ def _counting(labels: Tensor, loss: Loss) -> Tensor:
     """Which labels count, (B, ...) bool; (B,) of labels that are no classes."""
     if labels.is_floating_point():
         return torch.ones(len(labels), dtype=torch.bool, device=labels.device)
-    return (labels[:, _shift(loss) :] if _of_tokens(labels) else labels).ne(ignored_label(loss))
+    return _signed(labels[:, _shift(loss) :] if _of_tokens(labels) else labels).ne(ignored_label(loss))
 
 
 @torch.no_grad()
@@ -312,10 +312,15 @@ def _of_tokens(labels: Tensor) -> bool:
 
 def _aligned(outputs: Tensor, labels: Tensor, loss: Loss) -> tuple[Tensor, Tensor]:
     """Each output beside the label that it is compared with, classes second."""
-    labels = labels.long() if labels.dtype == torch.bool else labels
+    labels = _signed(labels)
     if (shift := _shift(loss)) and _of_tokens(labels):
         outputs, labels = outputs[:, :-shift], labels[:, shift:]
     return classes_second(outputs, labels, loss), labels
+
+
+def _signed(labels: Tensor) -> Tensor:
+    """Labels that can be compared with an ignored one: of uint8, to which PyTorch would convert it, -100 is 156."""
+    return labels.long() if labels.dtype in (torch.bool, torch.uint8) else labels
 
 
 def _shift(loss: Loss) -> int:
