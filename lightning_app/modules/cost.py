@@ -97,8 +97,11 @@ def add_gradients(penalties: Iterable[Penalty]) -> None:
     """Add lambda (w - centre) to the gradients of the loss: of a whole bank at once, as torch.optim steps."""
     by_strength: dict[float, list[tuple[Tensor, Tensor]]] = defaultdict(list)
     for penalty in penalties:
-        if penalty.strength:
-            by_strength[penalty.strength] += [(w.grad, d) for w, d in penalty.displacements() if w.grad is not None]
+        for w, displacement in penalty.displacements() if penalty.strength else ():
+            if w.grad is not None:
+                if w.grad.is_sparse:  # of an embedding, and the penalty is of all its rows
+                    w.grad = w.grad.to_dense()
+                by_strength[penalty.strength].append((w.grad, displacement))
     for strength, pairs in by_strength.items():
         if pairs:
             torch._foreach_add_(*map(list, zip(*pairs)), alpha=strength)

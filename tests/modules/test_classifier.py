@@ -3,6 +3,7 @@
 import copy
 import math
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -299,6 +300,28 @@ def test_evaluation_loaders_need_a_name_each():
         trainer(1).fit(linear(), one, two)
     with pytest.raises(UserError, match="2 or more for test: give one loader"):
         trainer(1).test(linear(), two, verbose=False)
+
+
+class Bag(nn.Module):
+    """The mean of embeddings, whose gradient may have the rows of a batch only."""
+
+    def __init__(self, sparse: bool) -> None:
+        super().__init__()
+        self.embedding, self.head = nn.Embedding(7, 4, sparse=sparse), nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.embedding(x).mean(1))
+
+
+def test_sparse_gradients_train_the_same_net():
+    tokens = torch.randint(7, (16, 5), generator=torch.Generator().manual_seed(0))
+    nets = []
+    for sparse in (True, False):
+        plain = partial(torch.optim.SGD, lr=0.05)
+        module = ImageClassifier(plain, net=partial(Bag, sparse), weight_decay=1e-2)
+        trainer(2).fit(module, loaded(tokens))
+        nets.append(module.members[0].net)
+    assert same_weights(*nets)
 
 
 @pytest.mark.parametrize("norm", ["eq22", "before_relu", "after_relu"])
