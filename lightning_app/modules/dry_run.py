@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
+from torch.nn.parameter import is_lazy
 
 from lightning_app.common.calls import outputs_of
 from lightning_app.common.errors import UserError, first_line
@@ -28,11 +29,21 @@ def check_outputs(
         UserError: naming the first that does not, and what to set.
     """
     if shape is None or classes is None:
+        if lazy := next(
+            (name for name, net in members if any(map(is_lazy, (*net.parameters(), *net.buffers())))), None
+        ):
+            raise UserError(
+                f"member '{lazy}' has lazy layers, whose sizes a sample decides, and the data do not say what one is: give them "
+                "their sizes, or the datamodule attributes sample_shape and num_classes."
+            )
         return {name for name, _ in members}
     found: set[str] = set()
-    for name, net in members:
+    for member in members:
+        name, net = member
         try:
-            returned = _output(net, shape, dtype=dtype)
+            with torch.random.fork_rng(devices=[]):
+                torch.default_generator.manual_seed(member.seed)  # of the weights that lazy layers make now
+                returned = _output(net, shape, dtype=dtype)
             got = tuple(outputs_of(returned, type(net).__name__).shape)
         except Exception as error:  # whatever a foreign net raises on a sample that it cannot take
             dimensions = " (channels, height, width)" if len(shape) == 3 else ""
@@ -132,7 +143,7 @@ def _output(
     noise: bool = False,
 ) -> Any:
     """The net's output for samples of zeros, or of noise, in evaluation mode; the net and the random state stay as they are."""
-    weights = next(net.parameters(), torch.empty(0))
+    weights = next((weight for weight in net.parameters() if not is_lazy(weight)), torch.empty(0))
     samples = weights.new_zeros(SAMPLES, *shape, dtype=dtype).contiguous(memory_format=layout)
     if noise and samples.is_floating_point():
         samples += torch.randn(samples.shape, generator=torch.Generator().manual_seed(0)).to(samples)

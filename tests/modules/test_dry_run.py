@@ -1,8 +1,10 @@
 """Memory format by default: where every net takes it, and the same numbers either way."""
 
 import pytest
+import pytorch_lightning as pl
 import torch
 from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
 
 from lightning_app.common.errors import UserError
 from lightning_app.modules import Arm
@@ -221,3 +223,27 @@ def test_a_trained_twin_is_one_still():
         for weight in members[1].net.parameters():
             weight.mul_(1.1)
     check_outputs(members, (3, 32, 32), 10)
+
+
+def lazy() -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.LazyLinear(8), nn.ReLU(), nn.LazyLinear(10))
+
+
+def test_what_lazy_layers_make_is_a_function_of_the_seed():
+    class First(pl.Callback):
+        def on_train_start(self, trainer, pl_module):
+            self.weights = [net[1].weight.detach().clone() for _, net in pl_module.members]
+
+    found = []
+    for seeds in ([0, 1], [1]):
+        torch.rand(len(seeds))  # the state of the process says nothing
+        fit(classifier({"net": Arm(net=lazy)}, seeds=seeds, ema_decay=0.9), 1, callbacks=[first := First()])
+        found.append(first.weights)
+    (zero, one), (alone,) = found
+    assert torch.equal(one, alone) and not torch.equal(zero, one)
+
+
+def test_lazy_layers_need_to_know_a_sample():
+    data = DataLoader(TensorDataset(torch.randn(8, 5), torch.arange(8)), 4)
+    with pytest.raises(UserError, match=r"member 'net' has lazy layers, .* attributes sample_shape and num_classes"):
+        trainer(1).fit(classifier(net=lazy), data, data)
