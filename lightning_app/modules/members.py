@@ -12,14 +12,17 @@ rank zero as ever. A member does not notice where it was trained. Several jobs s
 ``--model.seeds 0-6`` here, ``--model.seeds 7-12`` there.
 """
 
+import random
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence, ValuesView
 from dataclasses import dataclass
 from itertools import accumulate, chain, pairwise
 from typing import Any, Generic, Literal, TypeVar, cast
 
+import numpy as np
 import torch
 from pytorch_lightning.strategies import DDPStrategy, StrategyRegistry
+from pytorch_lightning.utilities.seed import isolate_rng
 from torch import nn
 from torch.optim import Optimizer
 from typing_extensions import override
@@ -114,8 +117,8 @@ def _check_arm(name: str, arm: Arm, arms: Mapping[str, Arm]) -> None:
 
 def _member(label: str, name: str, arm: Arm, seed: int, members: Mapping[tuple[str, int], Member]) -> Member:
     if arm.net is not None:
-        with torch.random.fork_rng(devices=[]):  # nets are made on the CPU: no GPU need be woken for this
-            torch.default_generator.manual_seed(seed)
+        with isolate_rng(include_cuda=False):  # nets are made on the CPU: no GPU need be woken for this
+            random.seed(seed), np.random.seed(seed % 2**32), torch.default_generator.manual_seed(seed)
             return Member(label, name, seed, arm.net(), arm.decay_towards or "zero")
     original = members[cast(str, arm.twin_of), seed]  # one of both is given: `_check_arm`
     net = twin(original.net)

@@ -1,5 +1,8 @@
 """The bank: seeds, arms, twins, and that a member is the same net alone as among others."""
 
+import random
+
+import numpy as np
 import pytest
 import torch
 
@@ -39,6 +42,21 @@ def test_building_a_bank_draws_nothing_from_the_global_random_state():
     before = torch.get_rng_state()
     build_members({"plain": arm(False), "twin": Arm(twin_of="plain")}, (0, 1))
     assert torch.equal(before, torch.get_rng_state())
+
+
+def test_weights_that_numpy_or_python_draw_are_of_the_seed_too():
+    def drawing() -> torch.nn.Module:
+        net = torch.nn.Linear(2, 1)
+        net.weight.data = torch.tensor([[np.random.randn(), random.random()]])
+        return net
+
+    random.seed(1), np.random.seed(1)
+    states = random.getstate(), np.random.get_state()[1].tolist()
+    zero, one = (member.net for member in build_members({"a": Arm(net=drawing)}, (0, 2**63 - 1)))
+    assert states == (random.getstate(), np.random.get_state()[1].tolist())
+    np.random.rand(), random.random()
+    (again,) = build_members({"b": Arm(net=drawing)}, (0,))
+    assert same_weights(zero, again.net) and not same_weights(zero, one)
 
 
 def test_twin_computes_the_same_function_and_decays_towards_rho():
