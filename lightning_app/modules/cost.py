@@ -18,6 +18,7 @@ from torchmetrics import Metric
 from typing_extensions import override
 
 from lightning_app.common.errors import UserError
+from lightning_app.common.isolation import unwrapped
 from lightning_app.identity import id_entries
 from lightning_app.measures.core.losses import Loss, counts_of, cross_entropy, wrong
 from lightning_app.modules.members import Centre
@@ -64,12 +65,18 @@ class Penalty(nn.Module):
     def __init__(self, net: nn.Module, strength: float, decays: Decays = "all", centre: Centre = "zero") -> None:
         super().__init__()
         self.strength = strength
+        net = unwrapped(net)
         own = getattr(net, "id_weights", None)
         if centre == "identity" and own is None:
             raise UserError(f"decay_towards 'identity' needs a net with ID entries; {type(net).__name__} names none.")
+        shifted = set(own()) if own and centre == "identity" else set()
+        if missing := sorted(shifted - {name for name, _ in net.named_parameters()}):
+            raise UserError(
+                f"decay_towards 'identity' needs the weights with ID entries as parameters, and '{missing[0]}' of "
+                f"{type(net).__name__} is none: leave out what computes it from others (a parametrization), or decay to zero."
+            )
         named = {n: w for n, w in net.named_parameters() if decays == "all" or (decays == "weights" and w.ndim >= 2)}
         self._weights = list(named.values())  # in a list: hidden from nn.Module's registration
-        shifted = set(own()) if own and centre == "identity" else set()
         for index, (name, w) in enumerate(named.items()):
             rho = id_entries(w).to(w.dtype) if name in shifted else None
             self.register_buffer(f"centre_{index}", rho, persistent=False)

@@ -47,6 +47,14 @@ def test_which_parameters_decay_is_explicit(decays, dimensions):
     assert Penalty(net, 1.0, decays).half_norm() == pytest.approx(expected, rel=1e-12)
 
 
+def test_the_centre_is_found_in_a_compiled_net_and_missed_where_weights_are_computed():
+    net = SimplifiedNet(5, residual=False)
+    assert Penalty(torch.compile(net), 1.0, centre="identity").value() == Penalty(net, 1.0, centre="identity").value()
+    torch.nn.utils.parametrizations.weight_norm(net.blocks[0].conv)
+    with pytest.raises(UserError, match=r"as parameters, and 'blocks\.0\.conv\.weight' of SimplifiedNet is none"):
+        Penalty(net, 1.0, centre="identity")
+
+
 @pytest.mark.parametrize(("scale", "decay"), [("one", 1e-2), ("batch", 32 * 1e-2)])  # batches of 32, the last one of 4
 def test_coupled_decay_equals_torch_sgd_where_the_centre_is_zero(scale, decay):
     ours = fit(classifier({"residual": arm(True)}, weight_decay=decay, penalty_scale=scale))
