@@ -8,6 +8,9 @@ from torch import Tensor
 
 from lightning_app.common.errors import UserError
 from lightning_app.datamodules import GaussianMixture
+from lightning_app.datamodules.base import Splits
+from lightning_app.datamodules.vectors import VectorData
+from tests.banks import classifier, fit
 
 
 def drawn(**arguments) -> tuple[GaussianMixture, Tensor, Tensor]:
@@ -100,3 +103,16 @@ def test_means_training_and_test_samples_are_independent():
 def test_what_makes_no_mixture(arguments, message):
     with pytest.raises(UserError, match=message):
         GaussianMixture(**arguments).setup()
+
+
+@pytest.mark.parametrize(("precision", "dtype"), [("64-true", torch.float64), ("32-true", torch.float32)])
+def test_vectors_of_integers_are_served_in_the_trainers_precision(precision, dtype):
+    class Bits(VectorData):
+        def load(self) -> Splits:
+            bits, labels = torch.randint(2, (8, 5)), torch.arange(8) % 3
+            return Splits(bits, labels, bits, labels, ("a", "b", "c"))
+
+    data = Bits(batch_size=4)
+    module = fit(classifier(net=lambda: torch.nn.Linear(5, 3)), 1, data, precision=precision)
+    ((vectors, _),) = data.probe_loader()
+    assert vectors.dtype == dtype and math.isfinite(module.metrics()["net"]["test/risk"])
