@@ -2,6 +2,7 @@
 
 import math
 from abc import ABC, abstractmethod
+from numbers import Integral
 from typing import Any, Literal
 
 import pytorch_lightning as pl
@@ -43,7 +44,7 @@ class EpochCallback(LoggingCallback, ABC):
 
     def set_clock(self, every_n_epochs: int, every_n_steps: Steps | None) -> None:
         """Set when to measure, with arguments as of the constructor. UserError: for a number below 1."""
-        if every_n_steps not in (None, POWERS) and (not isinstance(every_n_steps, int) or every_n_steps < 1):
+        if every_n_steps not in (None, POWERS) and (not isinstance(every_n_steps, Integral) or every_n_steps < 1):
             raise UserError(
                 f"every_n_steps of {type(self).__name__} must be at least 1, or {POWERS} for 1, 2, 4, 8, ..., got "
                 f"{every_n_steps}."

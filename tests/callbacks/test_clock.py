@@ -1,5 +1,6 @@
 """The clock of steps: when is measured within an epoch, and that nothing else changes by it."""
 
+import numpy as np
 import pytest
 import pytorch_lightning as pl
 import torch
@@ -265,6 +266,10 @@ class NotingMetrics(callbacks.TrainingMetrics):
 
     def observe(self, trainer, pl_module, epoch):
         self.measured.append(epoch)
+
+
+def test_a_number_of_steps_may_be_numpys():
+    assert Idle(every_n_steps=np.int64(3)).due_after(6)
 
 
 @pytest.mark.parametrize("wrong", [0, -3, 1.5, "log"])
