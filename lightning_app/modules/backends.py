@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from lightning_app.common.calls import described
 from lightning_app.common.errors import UserError
 from lightning_app.modules.cost import Loss
 
@@ -75,6 +76,11 @@ def one_by_one(passes: Sequence[Pass], backward: Callable[[Tensor], None], at_on
         for each in passes:
             seed_draws(each.seed, each.images.device)
             logits = each.net(each.images)
+            if not isinstance(logits, Tensor):
+                raise UserError(
+                    f"{type(each.net).__name__} returns {described(logits)} in training mode and a tensor in evaluation mode: "
+                    "let it return a tensor in both (aux_logits: false), or its own loss (docs/training.md)."
+                )
             risk = each.loss(logits, each.labels)
             known = risk.detach() if each.weight else torch.zeros_like(risk)  # of a rank none of whose labels count
             answers.append((known, logits.detach()))

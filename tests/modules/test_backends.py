@@ -41,6 +41,18 @@ def test_the_loop_leaves_each_nets_own_gradient(at_once):
         assert all(torch.equal(a, b) for a, b in zip(own, grads))
 
 
+def test_another_kind_of_output_in_training_is_a_message():
+    """As GoogLeNet's, with the outputs of its auxiliary heads."""
+
+    class Auxiliary(torch.nn.Linear):
+        def forward(self, x):
+            out = super().forward(x.flatten(1))
+            return (out, out) if self.training else out
+
+    with pytest.raises(UserError, match="Auxiliary returns a tuple of 2 in training mode and a tensor in evaluation"):
+        fit(classifier(net=lambda: Auxiliary(3 * 32 * 32, 10)))
+
+
 def test_only_one_nets_activations_are_alive_at_a_time():
     alive, most = set(), []
 
