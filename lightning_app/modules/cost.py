@@ -34,7 +34,15 @@ def squared_error(logits: Tensor, labels: Tensor) -> Tensor:
 
     >>> squared_error(torch.tensor([[1.0, 0.0], [3.0, 0.0]]), torch.tensor([0, 1]))  # 0 and 9 + 1
     tensor(2.5000)
+
+    Raises:
+        UserError: for labels that are not one a sample.
     """
+    if labels.ndim != 1:
+        raise UserError(
+            f"model.loss squared_error needs one label for each sample, got labels of shape {tuple(labels.shape)}: use "
+            "cross_entropy, or a net that computes its loss itself."
+        )
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     targets = F.one_hot(labels, logits.shape[1]).to(logits.dtype)
     return 0.5 * (logits - targets).square().sum(1).mean()

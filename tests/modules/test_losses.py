@@ -39,6 +39,11 @@ def test_squared_error_is_zero_at_the_targets_and_half_at_zero():
     assert squared_error(torch.zeros(7, 5), labels) == 0.5
 
 
+def test_a_squared_error_is_of_one_label_a_sample():
+    with pytest.raises(UserError, match=r"one label for each sample, got labels of shape \(2, 4\): use cross_entropy"):
+        squared_error(torch.zeros(2, 4, 3), torch.zeros(2, 4, dtype=torch.long))
+
+
 def test_low_precision_is_summed_in_float32():
     logits, labels = logits_and_labels()
     narrow = logits.bfloat16()
