@@ -89,11 +89,12 @@ def refuse_unfit(optimizer: Optimizer, scheduler: Any, members: int) -> None:
     Raises:
         UserError: naming the optimizer or scheduler.
     """
-    if any(group.get("weight_decay") for group in optimizer.param_groups):
-        raise UserError(
-            "weight decay belongs to `model.weight_decay`, where it has a centre and counts in the cost; set the "
-            f"optimizer's weight_decay to 0, got {optimizer.param_groups[0]['weight_decay']}."
-        )
+    for option in ("weight_decay", "lambd"):  # ASGD has both
+        if found := [group[option] for group in optimizer.param_groups if group.get(option)]:
+            raise UserError(
+                "weight decay belongs to `model.weight_decay`, where it has a centre and counts in the cost; set the "
+                f"optimizer's {option} to 0, got {found[0]}."
+            )
     if isinstance(optimizer, SparseAdam):
         raise UserError("SparseAdam takes sparse gradients alone, which no net here has: use Adam.")
     if isinstance(optimizer, LBFGS) and members > 1:

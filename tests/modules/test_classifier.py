@@ -222,6 +222,7 @@ def test_learning_rate_schedule_steps_after_each_epoch():
             {"optimizer": lambda p: torch.optim.SGD([{"params": [*p], "weight_decay": 1e-4}], 0.1)},
             "model.weight_decay",
         ),
+        ({"optimizer": lambda p: torch.optim.ASGD(p, 0.1)}, "optimizer's lambd to 0, got 0.0001"),
         ({"arms": {"net": arm(True, num_classes=7)}}, r"outputs \(7,\) for a sample, the data have 10 classes"),
         (
             {"arms": {"net": arm(True, in_channels=1)}},
