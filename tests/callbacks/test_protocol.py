@@ -324,6 +324,27 @@ def test_another_fit_has_samples_of_its_own():
     assert torch.equal(10 * first[0], second[0]) and torch.equal(third[0], second[0])
 
 
+def test_samples_stay_where_loaders_are_made_anew():
+    class Growing(pl.LightningDataModule):
+        made = 0
+
+        def train_dataloader(self):
+            self.made += 1
+            return DataLoader(
+                TensorDataset(torch.full((8, 1, 6, 6), float(self.made)), torch.arange(8) % 3), batch_size=4
+            )
+
+    class Seen(LayerCushion):
+        def measure(self, context):
+            means.append(float(next(context.batches())[0].mean()))
+            return {}
+
+    for means in ([], []):
+        data = Growing()
+        trainer(3, callbacks=[Seen()], reload_dataloaders_every_n_epochs=1).fit(Foreign(), datamodule=data)
+        assert data.made == 3 and means == [1.0] * 4
+
+
 def test_a_module_that_its_loader_knows_is_forgotten_with_it():
     class Collating(Foreign):
         def collate(self, samples):
