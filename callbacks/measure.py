@@ -33,7 +33,8 @@ log = logging.getLogger(__name__)
 
 NO_MEMORY = re.compile(r"out of memory|can't allocate memory|not enough memory|_ALLOC_FAILED", re.IGNORECASE)
 NAME = re.compile(r"\w+(/\w+)*")  # a family
-TAKEN = ("train", "val", "test", "probe", "cost", "failed")  # beginnings of keys that are not a measure's own
+# Beginnings of keys that are not a measure's own.
+TAKEN = ("train", "val", "test", "probe", "cost", "failed", "epoch", "lr")
 
 
 class Measure(EpochCallback):

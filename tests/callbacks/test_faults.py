@@ -118,6 +118,7 @@ def test_what_fails_again_is_logged_each_time_and_reported_once(tmp_path, caplog
     [
         ("idle", "Named and Idle have the same family, 'idle', and would replace each other's numbers"),
         ("test/error", "none of train, val, test, .* got 'test/error'"),
+        ("lr", "none of train, .* got 'lr'"),
         ("../../outside", "got '../../outside'"),
         (None, "Named.family begins .* got None"),
     ],
