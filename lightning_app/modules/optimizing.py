@@ -187,18 +187,18 @@ class Averages:
     begun: bool
 
     def __post_init__(self) -> None:
-        """The mean of two infinities is none: a mask of attention is copied."""
-        buffers = (buffer for _, net in self.pairs for buffer in net.buffers())
-        self._masks = {id(buffer) for buffer in buffers if not buffer.isfinite().all()}
+        """The mean of two infinities is none, and that of two integers may be rounded down: masks, positions are copied."""
+        buffers = [buffer for _, net in self.pairs for buffer in net.buffers()]
+        self._copied = {id(each) for each in buffers if not each.is_floating_point() or not each.isfinite().all()}
 
     @torch.no_grad()
     def update(self) -> None:
         """`AveragedModel.update_parameters` of all at once. That asks its counter, on the device, if this is the first step."""
         by_dtype: dict[torch.dtype, list[tuple[Tensor, Tensor]]] = defaultdict(list)
-        masks: list[tuple[Tensor, Tensor]] = []
+        copied: list[tuple[Tensor, Tensor]] = []
         for average, net in self.pairs:
             for ours, theirs in zip(tensors_of(average.module), tensors_of(net), strict=True):
-                (masks if id(theirs) in self._masks else by_dtype[ours.dtype]).append((ours, theirs))
+                (copied if id(theirs) in self._copied else by_dtype[ours.dtype]).append((ours, theirs))
         towards = get_ema_multi_avg_fn(self.decay)
         for pairs in by_dtype.values():
             averages, present = map(list, zip(*pairs))
@@ -206,7 +206,7 @@ class Averages:
                 towards(averages, present, 0)
             else:
                 torch._foreach_copy_(averages, present)
-        for ours, theirs in masks:
+        for ours, theirs in copied:
             ours.copy_(theirs)
         torch._foreach_add_([average.n_averaged for average, _ in self.pairs], 1)
         self.begun = True

@@ -5,11 +5,13 @@ import pytorch_lightning as pl
 import torch
 import torch.nn.functional as F
 from pytorch_lightning.callbacks import ModelCheckpoint
+from torch.optim.swa_utils import AveragedModel
 
 from lightning_app.cli.checkpoints import extract_member, transfer_checkpoint
 from lightning_app.common.errors import UserError
 from lightning_app.identity import transfer
 from lightning_app.modules import Arm
+from lightning_app.modules.optimizing import Averages
 from lightning_app.networks import CifarResNet
 from tests.helpers import arm, classifier, digits, fit, same_weights, trainer
 
@@ -62,6 +64,20 @@ def test_a_mask_of_infinities_is_neither_averaged_nor_taken_for_a_divergence(tmp
     norm.running_var[0] = torch.inf  # what a step makes infinite has diverged
     with pytest.raises(UserError, match="running_var of member 'net' holds values that are not finite"):
         module.trainer.save_checkpoint(tmp_path / "masked.ckpt")
+
+
+def test_integers_are_no_numbers_to_be_averaged():
+    """3 * 0.9 + 3 * (1 - 0.9) is a little less than 3, and an index of 2."""
+    net = torch.nn.Linear(1, 1)
+    net.register_buffer("positions", torch.arange(100))
+    average = AveragedModel(net, use_buffers=True)
+    averages = Averages([(average, net)], 0.9, begun=False)
+    for _ in range(3):
+        averages.update()
+        assert average.module.positions.equal(net.positions)
+    net.positions += 1
+    averages.update()
+    assert average.module.positions.equal(net.positions)
 
 
 def test_training_is_the_same_and_both_are_evaluated():
