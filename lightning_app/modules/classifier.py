@@ -195,6 +195,11 @@ class ImageClassifier(pl.LightningModule):
                 f"trainer.precision {self.trainer.precision} scales the loss, and the penalty's gradient would not be "
                 "scaled with it: use bf16-mixed, which needs no scaling."
             )
+        if self.ema_decay is not None and self.trainer.precision in ("bf16-true", "16-true"):
+            raise UserError(
+                f"trainer.precision {self.trainer.precision} rounds away what a step adds to the averages of model.ema_decay: "
+                "use bf16-mixed, or leave ema_decay out."
+            )
         device = self.trainer.strategy.root_device
         if device.type == "cuda":
             use_float32(self.float32)

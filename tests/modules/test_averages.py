@@ -66,6 +66,11 @@ def test_a_mask_of_infinities_is_neither_averaged_nor_taken_for_a_divergence(tmp
         module.trainer.save_checkpoint(tmp_path / "masked.ckpt")
 
 
+def test_weights_that_are_too_short_for_an_average_are_refused():
+    with pytest.raises(UserError, match=r"precision bf16-true rounds away .* use bf16-mixed"):
+        fit(classifier(NORMALISED, ema_decay=DECAY), precision="bf16-true")
+
+
 def test_integers_are_no_numbers_to_be_averaged():
     """3 * 0.9 + 3 * (1 - 0.9) is a little less than 3, and an index of 2."""
     net = torch.nn.Linear(1, 1)
