@@ -14,7 +14,7 @@ rank zero as ever. A member does not notice where it was trained. Several jobs s
 
 import random
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence, ValuesView
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, ValuesView
 from dataclasses import dataclass
 from itertools import accumulate, chain, pairwise
 from typing import Any, Generic, Literal, TypeVar, cast
@@ -27,7 +27,9 @@ from torch import nn
 from torch.optim import Optimizer
 from typing_extensions import override
 
+from lightning_app.common.calls import described
 from lightning_app.common.errors import UserError
+from lightning_app.common.isolation import trained_weights
 from lightning_app.common.seeds import spell_seed
 from lightning_app.identity import transfer, untransfer
 
@@ -85,7 +87,8 @@ def build_members(arms: Mapping[str, Arm], seeds: tuple[int, ...]) -> tuple[Memb
     """Every arm with every seed, seeds within arms. Leaves the global random state untouched.
 
     Raises:
-        UserError: for an arm with both or neither of net and twin_of, an unknown or chained twin, or a bad name.
+        UserError: for an arm with both or neither of net and twin_of, an unknown or chained twin, a bad name, or nets that
+            share weights.
     """
     for name, arm in arms.items():
         _check_arm(name, arm, arms)
@@ -94,7 +97,21 @@ def build_members(arms: Mapping[str, Arm], seeds: tuple[int, ...]) -> tuple[Memb
         for seed in seeds:
             label = name if len(seeds) == 1 else f"{name}-seed{spell_seed(seed, seeds)}"
             members[name, seed] = _member(label, name, arms[name], seed, members)
-    return tuple(members[name, seed] for name in arms for seed in seeds)
+    found = tuple(members[name, seed] for name in arms for seed in seeds)
+    _check_apart(found)
+    return found
+
+
+def _check_apart(members: Iterable[Member]) -> None:
+    """Each net is trained alone, which one and the same weight of two nets is not."""
+    owners: dict[int, str] = {}
+    for name, net in members:
+        for path, weight in trained_weights(net).items():
+            if (other := owners.setdefault(id(weight), name)) != name:
+                raise UserError(
+                    f"members '{other}' and '{name}' have the same weight, '{path}': expected a net of its own for each, so make "
+                    "net and all that is in it anew in each call."
+                )
 
 
 def _check_arm(name: str, arm: Arm, arms: Mapping[str, Arm]) -> None:
@@ -119,7 +136,10 @@ def _member(label: str, name: str, arm: Arm, seed: int, members: Mapping[tuple[s
     if arm.net is not None:
         with isolate_rng(include_cuda=False):  # nets are made on the CPU: no GPU need be woken for this
             random.seed(seed), np.random.seed(seed % 2**32), torch.default_generator.manual_seed(seed)
-            return Member(label, name, seed, arm.net(), arm.decay_towards or "zero")
+            net = arm.net()
+        if not isinstance(net, nn.Module):
+            raise UserError(f"the net of arm '{name}' must be a torch.nn.Module, got {described(net)}.")
+        return Member(label, name, seed, net, arm.decay_towards or "zero")
     original = members[cast(str, arm.twin_of), seed]  # one of both is given: `_check_arm`
     net = twin(original.net)
     centre = arm.decay_towards or ("zero" if net.residual else "identity")

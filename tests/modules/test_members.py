@@ -86,6 +86,18 @@ def test_wrong_arms_are_errors(arms):
         build_members(arms, (0,))
 
 
+def test_what_is_no_net_and_nets_that_are_one_are_refused():
+    with pytest.raises(UserError, match=r"net of arm 'a' must be a torch.nn.Module, got a NoneType"):
+        build_members({"a": Arm(net=lambda: None)}, (0,))
+    body = torch.nn.Linear(2, 2)
+    half = Arm(net=lambda: torch.nn.Sequential(body, torch.nn.Linear(2, 2)))
+    for arms, seeds in (({"a": half}, (0, 1)), ({"a": half, "b": half}, (0,))):
+        with pytest.raises(UserError, match=r"members 'a.*' and '.*' have the same weight, '0\.weight'"):
+            build_members(arms, seeds)
+    body.requires_grad_(False)  # no step changes it
+    assert len(build_members({"a": half}, (0, 1))) == 2
+
+
 def test_dropout_too_is_drawn_from_the_members_own_stream():
     def dropped() -> torch.nn.Module:
         return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Dropout(), torch.nn.Linear(3 * 32 * 32, 10))
