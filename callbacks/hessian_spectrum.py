@@ -1,7 +1,7 @@
 """Curvature: the spectrum of the Hessian of the risk on fixed probe samples, after epochs."""
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -92,7 +92,8 @@ class HessianSpectrum(Measure):
         probe_steps: products of each, at least 3.
         tolerance: above 0 and below 1; an eigenpair has converged when its residual is at most tolerance · |eigenvalue|.
         parts: also of each layer, of the ID entries and of the rest; each costs as many products as the whole.
-        exact: nets with at most so many parameters get all eigenvalues, in float64.
+        exact: nets with at most so many parameters get all eigenvalues, in float64, unless they cannot be computed in it, as
+            one that casts its inputs to float32.
         double: in float64; otherwise in the precision of the weights, float32 or float64.
         seed: of the random starts.
         prefix: of the keys, so that a light spectrum every epoch and a full one now and then have their own.
@@ -154,8 +155,8 @@ class HessianSpectrum(Measure):
             return _flat(self.prefix, found) | _leading(self.prefix, net, operator, leading)
         few = sum(map(Tensor.numel, trained_weights(net).values())) <= self.exact
         hessian_of = partial(Hessian, net, samples, context.loss, memory=context.graph_memory)
-        if few:
-            return self._exactly(net, hessian_of(double=True))
+        if few and (in_float64 := _in_float64(hessian_of)) is not None:
+            return self._exactly(net, in_float64)
         hessian = hessian_of(double=self.double)
         found, leading = spectrum(hessian, **self.options)
         results = _flat(self.prefix, found) | _leading(self.prefix, net, hessian, leading)
@@ -181,6 +182,16 @@ class HessianSpectrum(Measure):
         for name, mask in (_id_and_rest(net, hessian) | layers).items() if self.parts else ():
             results |= _flat(f"{self.prefix}/{name}", exact_spectrum(matrix[mask][:, mask], self.options["k"])[0])
         return results
+
+
+def _in_float64(hessian_of: Callable[..., Hessian]) -> Hessian | None:
+    """None of a net that cannot be computed in it: what else is wrong is so in the net's own precision, too."""
+    try:
+        return hessian_of(double=True)
+    except (torch.OutOfMemoryError, torch.AcceleratorError):  # says nothing about the net
+        raise
+    except RuntimeError:
+        return None
 
 
 def _flat(prefix: str, found: Spectrum) -> dict[str, Any]:

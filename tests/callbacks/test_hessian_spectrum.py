@@ -55,6 +55,19 @@ def test_a_small_net_gets_all_its_eigenvalues():
     assert whole.trace == pytest.approx(values.sum(), rel=1e-9) and whole.trace_error == 0
 
 
+def test_a_small_net_that_casts_to_float32_gets_the_ends_of_its_spectrum():
+    """As nets do that take images in bytes: no float64 copy of them can be computed."""
+
+    class Cast(torch.nn.Module):
+        def forward(self, x):
+            return x.float()
+
+    found, *_ = measured(lambda: torch.nn.Sequential(Cast(), *tiny_net()), HessianSpectrum(samples=SAMPLES, steps=25))
+    every, *_ = measured(tiny_net, HessianSpectrum(samples=SAMPLES))
+    assert found["hessian/top1"] == pytest.approx(every["hessian/top1"], rel=1e-3)
+    assert found["hessian/top1_residual"] > 0 and every["hessian/top1_residual"] == 0
+
+
 @pytest.mark.parametrize("exact", [0, 10_000])
 def test_parts_are_diagonal_blocks(exact):
     callback = HessianSpectrum(samples=SAMPLES, k=1, steps=25, parts=True, exact=exact)
