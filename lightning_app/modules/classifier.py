@@ -116,23 +116,11 @@ class ImageClassifier(pl.LightningModule):
         finite_every: int | None = None,
     ) -> None:
         super().__init__()
+        _check_options(net, arms, weight_decay, gradient_clip_val, ema_decay, finite_every)
         # A backward pass for each member, then the penalties' gradients, then one step.
         self.automatic_optimization = False
         self._evaluated_at = -1  # optimizer steps when nets were evaluated last
         self._masks: set[tuple[str, str]] = set()  # members and keys of buffers that are infinite from the beginning
-        if (net is None) == (not arms):
-            got = (
-                "neither: give one, or --config with a configuration that has one, such as the config.yaml of a run"
-                if net is None
-                else "both: leave one out"
-            )
-            raise UserError(
-                f"the model needs either `model.net` (one network) or `model.arms` (several by name), got {got}."
-            )
-        if weight_decay < 0:
-            raise UserError(f"model.weight_decay is lambda >= 0, got {weight_decay}.")
-        if gradient_clip_val is not None and not gradient_clip_val > 0:
-            raise UserError(f"model.gradient_clip_val is a limit > 0, or null for none, got {gradient_clip_val}.")
         self.members = build_members(arms or {"net": Arm(net, decay_towards=decay_towards)}, parse_seeds(seeds))
         self.own = self.members  # those that this rank trains and evaluates
         self.owners = {member.name: 0 for member in self.members}  # which rank knows a member during an epoch
@@ -149,10 +137,6 @@ class ImageClassifier(pl.LightningModule):
         self.float32: Float32 = float32
         self.compile_nets = compile
         self.channels_last = channels_last  # as configured; what was decided is in the plan
-        if ema_decay is not None and not 0 <= ema_decay < 1:
-            raise UserError(f"model.ema_decay is a number in [0, 1), such as 0.999, or null for none, got {ema_decay}.")
-        if finite_every is not None and finite_every < 1:
-            raise UserError(f"model.finite_every is a number of steps >= 1, or null, got {finite_every}.")
         self.finite_every = finite_every
         self.plan = BatchPlan()
         self.penalties: ByMember[Penalty] = ByMember()
@@ -631,3 +615,30 @@ class ImageClassifier(pl.LightningModule):
             return sums
         strategy = self.trainer.strategy
         return {name: strategy.reduce(value.to(self.device), reduce_op="sum").cpu() for name, value in sums.items()}
+
+
+def _check_options(
+    net: NetFactory | None,
+    arms: Mapping[str, Arm] | None,
+    weight_decay: float,
+    gradient_clip_val: float | None,
+    ema_decay: float | None,
+    finite_every: int | None,
+) -> None:
+    if (net is None) == (not arms):
+        got = (
+            "neither: give one, or --config with a configuration that has one, such as the config.yaml of a run"
+            if net is None
+            else "both: leave one out"
+        )
+        raise UserError(
+            f"the model needs either `model.net` (one network) or `model.arms` (several by name), got {got}."
+        )
+    if weight_decay < 0:
+        raise UserError(f"model.weight_decay is lambda >= 0, got {weight_decay}.")
+    if gradient_clip_val is not None and not gradient_clip_val > 0:
+        raise UserError(f"model.gradient_clip_val is a limit > 0, or null for none, got {gradient_clip_val}.")
+    if ema_decay is not None and not 0 <= ema_decay < 1:
+        raise UserError(f"model.ema_decay is a number in [0, 1), such as 0.999, or null for none, got {ema_decay}.")
+    if finite_every is not None and finite_every < 1:
+        raise UserError(f"model.finite_every is a number of steps >= 1, or null, got {finite_every}.")
