@@ -129,7 +129,7 @@ def _limit(results: Results) -> Claim:
         noted(f"the difference at Λ = {Lambda}", results.of(COMPLEXITY, lambda arrays, i=i: off(arrays)[i]))
         for i, Lambda in enumerate(SIZES)
     ]
-    sizes, test = ", ".join(map(str, SIZES)), below(1, note="the edge of the spectrum leaves a term like Λ^(-2/3)")
+    sizes, test = ", ".join(map(str, SIZES)), below(1, note="the edge of the spectrum leaves a term like Λ^(-1/2)")
     quantity = f"max over β of |log E Crt_0 / Λ - θ|: its ratio from one Λ to the next, Λ = {sizes}"
     power = "any curve that the numbers come closer to passes: the difference must shrink, not become small"
     return tested(quantity, "θ is the limit", test, change, *differences, power=power)

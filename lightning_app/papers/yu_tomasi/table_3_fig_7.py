@@ -98,7 +98,10 @@ def _of_1900() -> tuple[Reading, ...]:
         f"{mass:.0f} ± {spread:.2g} expected, which rounds to the print; but the mass of large weights of p_0, printed as 420, "
         f"would be {large:.0f} under fan-out ({own:.0f} under fan-in)"
     )
-    cut = f"{at_start(RESIDUAL, 'in')['all'][0]:.0f} expected under fan-in: its first two digits, not rounded"
+    cut = (
+        f"{at_start(RESIDUAL, 'in')['all'][0]:.0f} expected under fan-in: its first two digits, not rounded; but "
+        f"{at_start(RESIDUAL, 'in')['large'][0]:.0f}, of large weights and of ID entries, is printed as 1100"
+    )
     return (
         noted("fan-out, closed form", Sample(), fan_out),
         noted("1976 cut, not rounded, to 1900", Sample(), cut),
