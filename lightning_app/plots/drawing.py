@@ -124,20 +124,27 @@ def rescale(axis: Axis, log: bool) -> None:
             formatter.set_scientific(False)
             largest = max(abs(low), abs(high))
             if 0 < largest < np.inf and not 1e-3 <= largest < 1e6:
-                digits = 6 if low == high else min(15, 2 + int(np.ceil(np.log10(largest / (high - low)))))
-                axis.set_major_formatter(ticker.StrMethodFormatter(f"{{x:.{max(4, digits)}g}}"))
+                axis.set_major_formatter(_digits(low, high, 4))
         return
     set_scale = axis.axes.set_xscale if isinstance(axis, XAxis) else axis.axes.set_yscale
     set_scale("log", nonpositive="mask")
-    low = max(axis.get_view_interval()[0], np.nextafter(0, 1))
-    decades = np.log10(axis.get_view_interval()[1] / low)
+    low, high = axis.get_view_interval()
+    low = max(low, np.nextafter(0, 1))
+    decades = np.log10(high / low)
     powers = ticker.LogLocator(subs=(1, 2, 5) if decades < 2 else (1,))
-    _set_ticks(axis, ticker.MaxNLocator(5, steps=[1, 2, 5, 10]) if decades < 0.5 else powers)
+    _set_ticks(axis, ticker.MaxNLocator(5, steps=[1, 2, 5, 10]) if decades < 0.5 else powers, _digits(low, high, 6))
 
 
-def _set_ticks(axis: Axis, locator: ticker.Locator) -> None:
+def _digits(low: float, high: float, least: int) -> ticker.Formatter:
+    """Ticks with so many digits, and as many more as it takes to tell them apart."""
+    largest = max(abs(low), abs(high))
+    digits = 6 if low == high else min(15, 2 + int(np.ceil(np.log10(largest / (high - low)))))
+    return ticker.StrMethodFormatter(f"{{x:.{max(least, digits)}g}}")
+
+
+def _set_ticks(axis: Axis, locator: ticker.Locator, formatter: ticker.Formatter | None = None) -> None:
     axis.set_major_locator(locator)
-    axis.set_major_formatter(ticker.StrMethodFormatter("{x:g}"))
+    axis.set_major_formatter(formatter or ticker.StrMethodFormatter("{x:g}"))
     axis.set_minor_locator(ticker.NullLocator())
 
 

@@ -58,6 +58,16 @@ def test_a_linear_axis_has_its_power_of_ten_at_each_tick(values):
     assert len({*labels}) == len(labels) and max(map(len, labels)) <= 9
 
 
+@pytest.mark.parametrize("values", [[2.302585, 2.30259], [123_456.7, 123_458.2], [2.3, 2.4], [2e-9, 3e-9], [1e-4, 1e3]])
+def test_ticks_of_a_logarithmic_axis_can_be_told_apart(values):
+    """Of a net that stays at chance, ln 10, each was "2.30259"."""
+    axes = Figure().add_subplot()
+    axes.plot(values)
+    rescale(axes.yaxis, log=True)
+    labels = [tick.get_text() for tick in axes.get_yticklabels()]
+    assert len({*labels}) == len(labels) > 1 and max(map(len, labels)) <= 9
+
+
 def test_zero_is_on_the_axis_and_rounding_errors_of_it_too():
     axes = Figure().add_subplot()
     axes.plot([1, 2, 3], [1e-12, 1e-3, 1.0])
