@@ -214,7 +214,8 @@ class Section:
     lead: str = ""
     blocks: Sequence[Block] = ()
     notices: Sequence[str] = ()  # what these runs do not hold, what went wrong
-    families: Sequence[str] = ()  # beginnings of the keys it shows, up to a slash: no other section has to show these
+    # Keys that it shows, or their beginnings up to a slash: no other section has to show these.
+    families: Sequence[str] = ()
     short: str = ""  # its title in the contents; empty: the title
     folded: bool = False  # is it closed at first?
     thumbnail: str = ""  # key of a panel to show small beside it

@@ -34,6 +34,15 @@ def test_names_that_a_key_cannot_tell_apart_have_panels_and_files_of_their_own(t
     assert len([*(tmp_path / "files").iterdir()]) == 4
 
 
+def test_a_number_of_ones_own_may_be_named_as_those_of_training(run):
+    """`Scalar("test/top5", ...)` was on no figure of the page, nor were averages on training and validation data."""
+    names = ("test/top5", "train/error_ema", "val/risk_ema")
+    run.append(Row("plain", epoch, epoch, name, 0.5) for epoch in (0, 1) for name in names)
+    text = write_report([run]).read_text()
+    assert 'id="own-test-top5"' in section(text, "own-measures")
+    assert all(f'id="learning-{name.replace("/", "-")}"' in section(text, "learning") for name in names[1:])
+
+
 def test_what_other_sections_show_is_not_shown_again(page):
     assert 'id="own-measures"' not in page
 

@@ -15,8 +15,9 @@ BY_LAYER = "{0} by layer: one line an epoch, later ones darker."
 
 
 def section(page: PageData, shown: Collection[str]) -> Section | None:
-    """A figure for each family of keys that is not among those ``shown`` elsewhere; None without any."""
-    names = dict.fromkeys(name for net in page.nets for name in net.names if name.split("/")[0] not in shown)
+    """A figure for each family of keys, less those that are ``shown`` elsewhere, by family or by name; None without any."""
+    every = dict.fromkeys(name for net in page.nets for name in net.names)
+    names = [name for name in every if name not in shown and name.split("/")[0] not in shown]
     families: dict[str, list[str]] = {}
     for name in names:
         families.setdefault(name.split("/")[0], []).append(name)

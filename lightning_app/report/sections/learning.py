@@ -9,14 +9,19 @@ TITLES = {
     "train/risk_running": "Training risk, during the epoch",
     "train/risk": "Training risk L",
     "train/error": "Training error",
+    "train/risk_ema": "Training risk, averaged weights",
+    "train/error_ema": "Training error, averaged weights",
     "test/risk": "Test risk",
     "test/error": "Test error E",
     "test/risk_ema": "Test risk, averaged weights",
     "test/error_ema": "Test error, averaged weights",
     "val/risk": "Validation risk",
     "val/error": "Validation error",
+    "val/risk_ema": "Validation risk, averaged weights",
+    "val/error_ema": "Validation error, averaged weights",
 }
-FAMILIES = ("train", "test", "val", "probe")
+# In tables, or running numbers of what has a panel. All others, such as "test/top5" of one's own, are further measures.
+UNDRAWN = ("train/error_running", "train/penalty", "train/cost", "train/cost_paper", "probe/risk", "probe/error")
 EXPECTED = ("train/risk_running", "train/risk", "train/error")  # and one set of held-out data: most runs lack the rest
 CAPTION = (
     "Risk: mean {loss} a sample, on a logarithmic scale. Error: share of samples classified wrongly. Epoch 0 is "
@@ -35,7 +40,7 @@ def section(page: PageData) -> Section:
     loss = loss_of(page.nets)
     caption = CAPTION.format(loss=loss.measured(loss.name))
     blocks = figure_of_curves(page, "learning-curves", caption, [_curve(name, loss) for name in TITLES])
-    return Section("learning", "Learning curves", blocks=blocks, notices=notices, families=FAMILIES)
+    return Section("learning", "Learning curves", blocks=blocks, notices=notices, families=(*TITLES, *UNDRAWN))
 
 
 def _curve(name: str, loss: Loss) -> Curve:
