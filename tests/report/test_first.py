@@ -233,6 +233,18 @@ def test_where_nets_that_diverged_decide_they_also_say_which_is_less(tmp_path):
     assert "below that of a (13 pairs; 12 nets diverged, which counts as worst)" in said_of_it
 
 
+def test_where_they_decide_against_the_nets_that_did_not_diverge_both_are_said(tmp_path):
+    """The one pair of finite errors has 0.2 and 0.19, and the sentence said that 0.2 is below."""
+    same = np.full(13, 0.2)
+    lost = np.where(np.arange(13) < 12, math.nan, 0.19)
+    run = run_of(tmp_path / "run", {"a": {"test/error": lost}, "b": {"test/error": same}})
+    (said_of_it,) = said(run)
+    assert said_of_it.startswith("After epoch 10 b has a test error 0.01 [")
+    assert said_of_it.endswith(
+        "above that of a (13 pairs; 12 nets diverged, which counts as worst, so that b is better)."
+    )
+
+
 def test_a_net_that_diverged_is_not_equal_to_one_of_which_nothing_is_known():
     """The run of seed 8 ended with its plain net, whose counterpart nobody knows at the later epochs of the others."""
     a, b = (np.append(np.full(8, 0.2), lost) for lost in (math.inf, math.nan))

@@ -212,13 +212,16 @@ def _sentence(a: str, b: str, question: Question, alpha: float) -> str:
     tested = math.isfinite(found.low) or math.isfinite(found.high)  # where nets diverged, one end is open
     effect, *ends = (brief(number, 3) for number in numbers)
     effect += f" [{', '.join(ends)}]" * tested
-    less = found.difference < 0
-    if any(found.diverged) and found.verdict in (Verdict.BETTER, Verdict.WORSE):  # which those decide
-        less = found.verdict is Verdict.BETTER
+    less, better = found.difference < 0, found.verdict is Verdict.BETTER
+    decided = any(found.diverged) and found.verdict in (Verdict.BETTER, Verdict.WORSE)  # by those
+    if decided and not found.difference:
+        less = better
     how = f"{effect} {question.less if less else question.more} {b}"
     if question.is_equal():  # in the words of `fit`
         how = f"{question.same} {b}: they are equal"
     pairs += f"; {plural(sum(found.diverged), 'net')} diverged, which counts as worst" * any(found.diverged)
+    if decided and less is not better:  # the nets that did not diverge tell the opposite
+        pairs += f", so that {a} is {found.verdict}"
     pairs = ", ".join([pairs, *left_out(found)])
     verdict = {Verdict.EQUIVALENT: f"; equivalent within {100 * WITHIN:.0f} %", Verdict.UNRESOLVED: "; unresolved"}
     said = verdict.get(found.verdict, "") if tested else ", too few to test"
