@@ -36,15 +36,14 @@ def _unseen(pair: Pair, data: HeldOut) -> str:
     residual, plain, more = _finite(*_both(pair, data.error))
     if not residual or not plain:
         return ""
-    ends = {choose(last.epoch for last in residual + plain) for choose in (min, max)}
-    epochs = " to ".join(f"{round(epoch, 3):g}" for epoch in sorted(ends))  # within one with a fraction
+    epochs = _epochs(residual + plain)
     count, depth = len(residual), pair.residual[0].depth
     layers = "" if depth is None else f" of {depth} layers"
     arms = f"the residual net{layers} has", "the plain one"
     if count > 1:
         arms = f"the {count} residual nets{layers} have", f"the {count} plain ones"
     return (
-        f"After {epochs} epoch{'' if epochs == '1' else 's'} {arms[0]} a {data.words} error of {_range(residual)}, {arms[1]} "
+        f"After {epochs} {arms[0]} a {data.words} error of {_range(residual)}, {arms[1]} "
         f"{_range(plain)}: {_ahead(residual, plain)}{more}."
     )
 
@@ -54,8 +53,8 @@ def _train(pair: Pair) -> str:
     if not residual or not plain:
         return ""
     return (
-        f"On the training samples the error is {_range(residual)} with skips and {_range(plain)} without: "
-        f"{_ahead(residual, plain)}{more}."
+        f"On the training samples the error is {_range(residual)} with skips and {_range(plain)} without"
+        f"{_earlier(pair, residual + plain)}: {_ahead(residual, plain)}{more}."
     )
 
 
@@ -71,8 +70,20 @@ def _cushions(pair: Pair) -> str:
         counted = ""
     return (
         f"The median cushion of {layer} (how well it withstands noise on its weights) is {_range(residual)} with "
-        f"skips{counted} and {_range(plain)} without skips."
+        f"skips{counted} and {_range(plain)} without skips{_earlier(pair, residual + plain)}."
     )
+
+
+def _epochs(finals: Sequence[Final]) -> str:
+    ends = {choose(last.epoch for last in finals) for choose in (min, max)}
+    said = " to ".join(f"{round(epoch, 3):g}" for epoch in sorted(ends))  # within one with a fraction
+    return f"{said} epoch{'s' * (said != '1')}"
+
+
+def _earlier(pair: Pair, finals: Sequence[Final]) -> str:
+    """After how many epochs, where nets have been trained on since: then it is not their end."""
+    end = min(net.epoch for net in pair.nets)
+    return f" (measured after {_epochs(finals)})" * any(last.epoch < end for last in finals)
 
 
 def _both(pair: Pair, name: str) -> tuple[list[Final], list[Final]]:

@@ -72,6 +72,15 @@ def test_an_end_within_an_epoch_is_rounded(make):
     assert findings(run)[0].startswith("After 1.333 epochs the residual net")
 
 
+def test_what_was_measured_last_before_the_end_says_when(run):
+    """Cushions of epoch 6 stood below errors of epoch 9 as if they were of that, too."""
+    run.append(Row(member, 9, 9 * 391, "test/error", 0.5) for member in ("plain", "residual"))
+    test, train, cushions = findings(run)
+    assert test.startswith("After 9 epochs")
+    assert " without (measured after 6 epochs): " in train
+    assert cushions.endswith(" without skips (measured after 6 epochs).")
+
+
 def test_equal_errors_are_said(make):
     """Six nets that learnt nothing: the residual ones are not behind."""
     members = [f"{arm}-seed{seed:02d}" for arm in ("plain", "residual") for seed in range(3)]
