@@ -505,7 +505,7 @@ function heat(title, {names, epochs, back, cells, low, high, stops}, pick) {
     }}, map, line, mark);
   const listing = node("div", {class: "scroll"}), table = node("details", {toggle: () => listing.replaceChildren(rowsOf([["layer", ...epochs], ...cells.map((row, i) => [names[i], ...row.map(value => digits(back(value)))])]))},
     node("summary", {}, "table"), listing);
-  const box = node("div", {class: "map", style: `--n:${names.length};--m:${epochs.length}`}, node("h3", {}, title), ticks("layers", names.map((name, i) => /\d[._]/.test(names) ? i + 1 : +name.slice(5)), 10),
+  const box = node("div", {class: "map", style: `--n:${names.length};--m:${epochs.length}`}, node("h3", {}, title), ticks("layers", names.map((name, i) => /\d[._-]/.test(names) ? i + 1 : +name.slice(5)), 10),
     grid, strip, ticks("shades", [low, (low + high) / 2, high].map(each => back(each).toPrecision(3)), 3), ticks("epochs", epochs.map(brief), 6), table);
   return {box, show() { line.style = `--j:${placeIn(epochs)}`; }};
 }

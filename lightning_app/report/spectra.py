@@ -36,6 +36,7 @@ OF_PARTS = {"top1": "λmax", "bottom1": "λmin"} | {key: FIELDS[key] for key in 
 ERRORS = {"trace": "trace_error", "frobenius": "frobenius_error"}
 NOT_CONVERGED, NO_BOUND = "not converged", "no upper bound"
 CAPTION = (
+UPPER = "condition10_high"  # which may have none; its lower end is infinite where the percentile is 0
     "At the last epoch with a spectrum. ± beside an eigenvalue: the norm of its residual, and at least its rounding (in single "
     "precision 8e-6 of the largest |λ|); some eigenvalue of H lies within that distance. “Not converged”: the residual "
     "exceeds the requested share of |λ|; such a number is not to be relied on. ± beside trace and norm: one standard "
@@ -169,7 +170,8 @@ def _column(nets: Sequence[PageNet], prefix: str, names: Sequence[str]) -> list[
     for key in names:  # with how many seeds did not converge; no mean of infinite ends
         values = [net.at(f"{prefix}/{key}", epoch) for net in nets]
         mean = replace(mean_cell(values), note=f"{bad[key]} {NOT_CONVERGED}" if bad[key] else "")
-        cells.append(cell(math.inf, NO_BOUND) if math.inf in values else mean)
+        endless = NO_BOUND if key == UPPER else ""
+        cells.append(cell(math.inf, endless) if math.inf in values else mean)
     return cells
 
 
@@ -181,7 +183,7 @@ def _entries(net: PageNet, prefix: str, names: Sequence[str], epoch: float | Non
 
 def _note(net: PageNet, prefix: str, key: str, epoch: float | None, number: float | None, bad: bool) -> str:
     """What is to be known with the number."""
-    if key == "condition10_high" and number == math.inf:
+    if key == UPPER and number == math.inf:
         return NO_BOUND
     if key == "unconverged":
         return f"of {sum(map(len, ends([net], prefix).values()))}"

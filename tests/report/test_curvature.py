@@ -178,6 +178,8 @@ def test_an_infinite_upper_end_is_said_and_drawn_to_the_top(run, shown):
     assert [cell for cell, _ in row(text, "|λ|max / |λ|10 %, at most")] == ["inf no upper bound"] * 2
     assert "drawn to the top of the axes: plain (3 of 3 spectra), residual (3 of 3 spectra)." in text
     assert "no upper bound" not in shown
+    text = curvature(measure(run, condition10_low=math.inf, condition10_high=math.inf))  # a tenth of them are 0
+    assert [cell for cell, _ in row(text, "|λ|max / |λ|10 %, at least")] == ["inf"] * 2
     assert "top of the axes" not in shown
 
 
@@ -257,6 +259,8 @@ def test_an_infinite_end_of_one_seed_has_no_mean_nor_have_seeds_that_are_not_equ
     found = row(curvature(run), "|λ|max / |λ|10 %, at most")
     assert found[3][0] == "inf no upper bound"
     assert " ± " in found[7][0]
+    run.append([Row("plain-seed01", 2, 1, "hessian/condition10_low", math.inf)])
+    assert row(curvature(run), "|λ|max / |λ|10 %, at least")[3][0] == "inf"
     run.append([Row("plain-seed01", 3, 1, "hessian/unconverged", 0.0)])
     assert row(curvature(run), "Trace")[3][0] == "–"
 

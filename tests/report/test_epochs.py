@@ -211,9 +211,13 @@ def test_a_map_counts_layers_whose_names_are_no_numbers(tmp_path):
     for epoch in (0, 1):
         run.append(rows("plain", epoch, {f"signal/{layer}/rms": epoch + i for i, layer in enumerate(layers)}))
         run.append(rows("plain", epoch, {f"interlayer/{block}/mean": epoch + i for i, block in enumerate(blocks)}))
+        spans = {"interlayer/block02-block03/median": epoch, "interlayer/block02-block05/median": epoch}
+        run.append(rows("plain", epoch, spans))
     with tab(write_report([run]), anchor="#maps") as opened:
         opened.until(READY)
         assert opened.run(TICKS) == ["1", "2", "3"]
         opened.run("location.hash = 'maps&map=' + encodeURIComponent('interlayer/*/mean')")
         opened.until("document.querySelector('#maps-figure select').value === 'interlayer/*/mean'")
         assert opened.until(f"{TICKS}.length === 4 && {TICKS}") == ["1", "2", "3", "4"]
+        opened.run("location.hash = 'maps&map=' + encodeURIComponent('interlayer/*/median')")
+        assert opened.until(f"{TICKS}.length === 2 && {TICKS}") == ["1", "2"]  # each was "NaN"
