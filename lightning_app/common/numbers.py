@@ -101,6 +101,15 @@ def whole(value: float) -> float:
     return int(value) if value % 1 == 0 else value
 
 
+def epoch_text(value: float) -> str:
+    """An epoch, in full where it is whole; fractions, as of measurements within one, with four digits.
+
+    >>> epoch_text(12345.0), epoch_text(4 / 3), epoch_text(1000.25), epoch_text(0.123456), epoch_text(2.5e-5)
+    ('12345', '1.3333', '1000.25', '0.1235', '2.5e-05')
+    """
+    return str(whole(round(value, 4))) if value >= 1 else f"{value:.4g}"
+
+
 def interval(middle: float, low: float, high: float, digits: int = 4) -> str:
     """A number and the interval it lies in.
 

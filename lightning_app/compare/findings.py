@@ -10,7 +10,7 @@ from enum import StrEnum
 import numpy as np
 import pandas as pd
 
-from lightning_app.common.numbers import brief, plural, whole
+from lightning_app.common.numbers import brief, epoch_text, plural, whole
 from lightning_app.common.text import escaped_latex, printable
 from lightning_app.compare.sides import Sides, fewer_is_better
 from lightning_app.statistics.paired import CONFIDENCE, Spread, differences, error_at_risk, spread
@@ -64,7 +64,7 @@ def compare(
     for name in names:
         epochs, a, b = sides.table(name)
         ends = (a.iloc[-1].to_numpy(), b.iloc[-1].to_numpy())
-        at_end = judged(name, f"epoch {whole(float(epochs[-1]))}", *ends, margin, alpha)
+        at_end = judged(name, f"epoch {epoch_text(float(epochs[-1]))}", *ends, margin, alpha)
         failing = fewer_is_better(name)
         pairs = [_counted(before, after, failing) for before, after in zip(a.to_numpy(), b.to_numpy())]
         orders = [_order(name, each, margin, alpha) for each in pairs]
@@ -213,7 +213,8 @@ def _said(finding: Finding, margin: float | None) -> str:
     if finding.verdict is Verdict.EQUIVALENT:
         return f"equivalent within {brief(margin)}"
     if finding.verdict is not Verdict.UNRESOLVED:
-        return f"A is {finding.verdict}" + ("" if finding.parted_at is None else f", from epoch {finding.parted_at} on")
+        since = "" if finding.parted_at is None else f", from epoch {epoch_text(finding.parted_at)} on"
+        return f"A is {finding.verdict}{since}"
     if finding.pairs < 2:
         return "unresolved: fewer than two pairs say nothing about other seeds"
     if _spreads(finding)[0].count < 2:

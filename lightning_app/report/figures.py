@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from lightning_app.common.numbers import whole
+from lightning_app.common.numbers import epoch_text, whole
 from lightning_app.plots.drawing import SEEDS_FOR_A_BAND, histogram, over_seeds
 from lightning_app.report.blocks import Entry, Figure, Panel, Rows, csv_text, seeds_csv
 from lightning_app.report.page_data import PageData, PageNet
@@ -24,16 +24,12 @@ Draw = Callable[[Axes], None]
 
 
 def joined(values: Iterable[float] | Iterable[str]) -> str:
-    """Each value once, in order, fractions of an epoch with four digits.
+    """Each value once, in order, as `epoch_text`.
 
-    >>> joined([8, 0, 8]), joined([0.123456, 2.0]), joined([1000.25, 12345.0]), joined([2.5e-5])
-    ('0 and 8', '0.1235 and 2', '1000.25 and 12345', '2.5e-05')
+    >>> joined([8, 0, 8]), joined([0.123456, 2.0])
+    ('0 and 8', '0.1235 and 2')
     """
-    return " and ".join(_epoch(each) if isinstance(each, float) else str(each) for each in sorted({*values}))
-
-
-def _epoch(value: float) -> str:
-    return str(whole(round(value, 4))) if value >= 1 else f"{value:.4g}"
+    return " and ".join(epoch_text(each) if isinstance(each, float) else str(each) for each in sorted({*values}))
 
 
 def group_legend(page: PageData, first: bool = False) -> list[Entry]:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from lightning_app.common.numbers import epoch_text
 from lightning_app.report.blocks import Cell, Table, cell, mean_cell
 from lightning_app.report.page_data import PageData, PageNet
 
@@ -35,8 +36,8 @@ FIELDS = {  # below the eigenvalues; these heads do not break, or many seeds wou
 OF_PARTS = {"top1": "λmax", "bottom1": "λmin"} | {key: FIELDS[key] for key in FIELDS if key != "id/leading"}
 ERRORS = {"trace": "trace_error", "frobenius": "frobenius_error"}
 NOT_CONVERGED, NO_BOUND = "not converged", "no upper bound"
-CAPTION = (
 UPPER = "condition10_high"  # which may have none; its lower end is infinite where the percentile is 0
+CAPTION = (
     "At the last epoch with a spectrum. ± beside an eigenvalue: the norm of its residual, and at least its rounding (in single "
     "precision 8e-6 of the largest |λ|); some eigenvalue of H lies within that distance. “Not converged”: the residual "
     "exceeds the requested share of |λ|; such a number is not to be relied on. ± beside trace and norm: one standard "
@@ -153,7 +154,7 @@ def tables_of_parts(page: PageData, prefix: str) -> list[Table]:
             prefixes = {"all parameters": prefix} | {name: f"{prefix}/{name}" for name in names}
             epoch = last_epoch(net, prefix)
             rows = [[Cell(name), *_entries(net, each, [*OF_PARTS], epoch)] for name, each in prefixes.items()]
-            title = f"{net.label}, {prefix}, epoch {epoch}"
+            title = f"{net.label}, {prefix}, epoch {_spelled(epoch)}"
             tables.append(Table(PARTS, ["part", *OF_PARTS.values()], rows, title))
     return tables
 
@@ -164,15 +165,19 @@ def _column(nets: Sequence[PageNet], prefix: str, names: Sequence[str]) -> list[
     if others:
         return [Cell("–")] * (1 + len(names))
     if len(nets) == 1:
-        return [Cell(str(epoch)), *_entries(nets[0], prefix, names, epoch)]
+        return [Cell(_spelled(epoch)), *_entries(nets[0], prefix, names, epoch)]
     bad = Counter(key for net in nets for key in doubtful(net, prefix, epoch))
-    cells = [Cell(str(epoch))]
+    cells = [Cell(_spelled(epoch))]
     for key in names:  # with how many seeds did not converge; no mean of infinite ends
         values = [net.at(f"{prefix}/{key}", epoch) for net in nets]
         mean = replace(mean_cell(values), note=f"{bad[key]} {NOT_CONVERGED}" if bad[key] else "")
         endless = NO_BOUND if key == UPPER else ""
         cells.append(cell(math.inf, endless) if math.inf in values else mean)
     return cells
+
+
+def _spelled(epoch: float | None) -> str:
+    return str(epoch) if epoch is None else epoch_text(epoch)
 
 
 def _entries(net: PageNet, prefix: str, names: Sequence[str], epoch: float | None) -> list[Cell]:

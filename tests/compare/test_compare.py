@@ -495,14 +495,14 @@ def test_numbers_of_a_whole_run_are_nobody_s_where_it_has_several_nets(tmp_path)
 def test_measured_within_epochs(tmp_path, capsys):
     run = make(tmp_path / "run", {"good": GOOD, "bad": BAD})
     for arm, errors in (("good", GOOD), ("bad", BAD)):
-        run.append(Row(f"{arm}-seed{seed:02d}", 0.25, 5, "test/error", errors[seed]) for seed in range(10))
+        run.append(Row(f"{arm}-seed{seed:02d}", 1 / 3, 5, "test/error", errors[seed]) for seed in range(10))
     assert main(["compare", f"{run.path}:good", f"{run.path}:bad", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     jsonschema.validate(found, SCHEMA)
     assert found["findings"][0]["at"] == "epoch 3"
     run.append(Row(f"good-seed{seed:02d}", 0, 0, "test/error", 5.0) for seed in range(10))
     main(["compare", f"{run.path}:good", f"{run.path}:bad"])
-    assert "better, from epoch 0.25 on" in capsys.readouterr().out
+    assert "better, from epoch 0.3333 on" in capsys.readouterr().out
 
 
 def test_the_rounding_of_floats_is_no_evidence(tmp_path, capsys):

@@ -245,6 +245,12 @@ def test_where_they_decide_against_the_nets_that_did_not_diverge_both_are_said(t
     )
 
 
+def test_an_epoch_within_which_it_ended_is_rounded(tmp_path):
+    run = RunFolder(tmp_path / "run")
+    run.append(Row(arm, epoch, 1, "test/error", 0.2) for arm in ("a", "b") for epoch in (0, 4 / 3))
+    assert said(run)[0].startswith("After epoch 1.3333 b has")
+
+
 def test_a_net_that_diverged_is_not_equal_to_one_of_which_nothing_is_known():
     """The run of seed 8 ended with its plain net, whose counterpart nobody knows at the later epochs of the others."""
     a, b = (np.append(np.full(8, 0.2), lost) for lost in (math.inf, math.nan))

@@ -204,6 +204,17 @@ def test_nets_differ_without_colour(page):
     assert dashes == {True, False}
 
 
+def test_epochs_within_one_are_rounded(tmp_path):
+    run = RunFolder(tmp_path / "run")
+    numbers = "test/error", "hessian/unconverged", "hessian/layer01/unconverged"
+    run.append(Row("net", 2 / 3, 2, name, 0.0) for name in numbers)
+    run.append([Row("net", 1, 3, "train/risk", 2.0)])
+    text = page_of(run)
+    assert "epoch 0.6667" in section(text, "headline") and "epoch 0.6667" in section(text, "curvature")
+    assert "0.66666" not in section(text, "headline")
+    assert "<td>0.66666" not in section(text, "curvature") and "epoch 0.66666" not in section(text, "curvature")
+
+
 def test_missing_families_are_said(tmp_path):
     run = RunFolder(tmp_path / "bare")
     run.append([Row("net", 0, 0, "train/risk", 2.3)])

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from lightning_app.common.errors import UserError
-from lightning_app.common.numbers import brief, plural
+from lightning_app.common.numbers import brief, epoch_text, plural
 from lightning_app.compare.findings import Finding, Verdict, errors_at_equal_risk, judged, left_out
 from lightning_app.compare.sides import Sides, fewer_is_better, matched
 from lightning_app.report.blocks import Cell, Section, Sentences
@@ -188,7 +188,7 @@ def _at_end(sides: Sides, name: str, what: str, figure: str, ratio: bool = False
     except UserError:  # there is no such epoch
         return None
     a, b = (table.iloc[-1].to_numpy() for table in tables)
-    when = f"After epoch {epochs[-1]:g}" if epochs[-1] else "Before training"
+    when = f"After epoch {epoch_text(float(epochs[-1]))}" if epochs[-1] else "Before training"
     if epochs[-1] < max(net.epoch for net in sides.a + sides.b):
         when += " (the last time that all nets have it)"
     words = (when, f"has {what}", *(("times that of",) * 2 if ratio else ("below that of", "above that of")))

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterable, Sequence
 
+from lightning_app.common.numbers import epoch_text
 from lightning_app.common.seeds import consecutive
 from lightning_app.report.blocks import Cell, Section, Table, mean_cell
 from lightning_app.report.page_data import PageData, PageNet, loss_of
@@ -80,7 +81,7 @@ def _row(label: str, nets: Sequence[PageNet], columns: Sequence[tuple[str, ...]]
     for names in columns:
         finals = [_final(net, names) for net in nets]
         first = finals[0]
-        note = f"epoch {first.epoch}" if len(nets) == 1 and first and first.epoch < nets[0].epoch else ""
+        note = f"epoch {epoch_text(first.epoch)}" if len(nets) == 1 and first and first.epoch < nets[0].epoch else ""
         cells.append(mean_cell([None if last is None else last.value for last in finals], note))
     return [Cell(label), Cell(span), *cells]
 
