@@ -288,6 +288,13 @@ def test_parts_are_no_prefixes_and_have_a_row_each(run):
     assert by_layer == [value(run, "plain", f"hessian/layer{number:02d}/trace", 6) for number in (1, 2)]
 
 
+def test_blocks_of_layers_stand_at_the_layers_own_numbers(run):
+    """Frozen layers have none, and those behind them moved up: not so their shares of the leading eigenvector."""
+    measure(run, ["plain"], epochs=[0], parts=("layer02", "layer07"))
+    found = [row[:3] for row in data(curvature(run), "net,quantity,layer") if row[1] in ("top1", "trace")]
+    assert found == [["plain", quantity, layer] for quantity in ("top1", "trace") for layer in ("2", "7")]
+
+
 @pytest.mark.parametrize("last", ["index_low", "condition10_low", "top1"])
 def test_a_log_may_end_between_both_ends_of_an_interval(tmp_path, last):
     """Of a process that was killed while it wrote, or that writes now."""

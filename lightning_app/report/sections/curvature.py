@@ -15,6 +15,7 @@ from lightning_app.report import figures
 from lightning_app.report.blocks import Block, Figure, Panel, Rows, Section, csv_text, seeds_csv
 from lightning_app.report.page_data import PageData, PageNet
 from lightning_app.report.panels import panel
+from lightning_app.report.profiles import positions
 from lightning_app.report.spectra import last_epoch, matrix_of, parts, prefixes, samples_of, table, tables_of_parts
 
 TITLE = "Curvature"
@@ -300,18 +301,19 @@ def _arrays(prefix: str) -> list[str]:
 
 
 def _profiles(page: PageData, prefix: str, what: str) -> dict[PageNet, pd.Series]:
-    """By layer, from 1: the array of the leading eigenvector, or what was logged of each layer's block."""
+    """By layer: the array of the leading eigenvector, which has all of them, or what was logged of each layer's block."""
     found = {}
     for net in page.nets:
         epoch = last_epoch(net, prefix)
+        layers = [part for part in parts([net], prefix) if part not in NO_LAYERS]
         values: Sequence[float | None] | np.ndarray
         if what == "leading":
             values = () if epoch is None else net.arrays(prefix, epoch).get(f"{prefix}/{what}", ())
         else:
-            layers = [part for part in parts([net], prefix) if part not in NO_LAYERS]
             values = [net.at(f"{prefix}/{layer}/{what}", epoch) for layer in layers]
         if len(values):
-            found[net] = pd.Series(values, range(1, 1 + len(values)), dtype=float)
+            places = range(1, 1 + len(values)) if what == "leading" else positions(layers)
+            found[net] = pd.Series(values, places, dtype=float)
     return found
 
 
