@@ -18,7 +18,7 @@ CAPTION = (
     "The maps themselves need the page's script."
 )
 FIRST = " Only the first seed of each arm is here, because all would be too many numbers for a page."
-SOME = " Only every {}th epoch is here, counted from the last, because all would be too many numbers for a page."
+SOME = " Only one epoch in {} is here, counted from the last, because all would be too many numbers for a page."
 
 Measures = dict[tuple[str, str], dict[str, str]]  # prefix and field -> layer -> key
 
