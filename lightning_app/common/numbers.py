@@ -31,7 +31,7 @@ def with_sd(mean: float, sd: float) -> str:
     >>> with_sd(0.8, 0.0), with_sd(1234.5, 47.2), with_sd(math.inf, math.nan)
     ('0.8000 ± 0.0', '1234 ± 47', 'inf')
     """
-    sd = _unrounded(mean, sd)
+    sd = unrounded(mean, sd)
     return f"{number(mean)} ± {f'{sd:#.2g}'.rstrip('.')}" if math.isfinite(sd) else number(mean)
 
 
@@ -56,10 +56,15 @@ def brief(value: float | str | None, digits: int = 4, sd: float | None = None) -
         return MISSING
     value += 0.0  # no -0
     text = f"{value:.0f}" if 10**digits - 0.5 <= abs(value) < IN_FULL else f"{value:.{digits}g}"
-    return text if sd is None or math.isnan(sd) else f"{text} ± {_unrounded(value, sd):.2g}"
+    return text if sd is None or math.isnan(sd) else f"{text} ± {unrounded(value, sd):.2g}"
 
 
-def _unrounded(mean: float, sd: float) -> float:
+def unrounded(mean: float, sd: float) -> float:
+    """A standard deviation, or 0 where it is that of rounding only.
+
+    >>> unrounded(0.8, 1.4e-16), unrounded(0.8, 1e-9)
+    (0.0, 1e-09)
+    """
     return 0.0 if sd < ROUNDING * abs(mean) else sd
 
 

@@ -91,6 +91,16 @@ def test_spreads_are_those_of_the_last_epoch(bank):
     assert len(found) == 8
 
 
+def test_equal_numbers_have_no_spread(bank):
+    """The mean of three times 0.8 is rounded, and the table had a standard deviation of 1.4e-16."""
+    run = bank("equal", range(3), range(3))
+    nets = [f"{arm}-seed{seed:02d}" for arm in ("plain", "residual") for seed in range(3)]
+    value = 2.0 - 0.3 * 4
+    assert spread([value] * 3).sd > 0
+    run.append(Row(net, EPOCHS + 1, EPOCHS + 1, "test/error", value) for net in nets)
+    assert table(section(run), "Spread")["plain", "test error E"][2] == "0.0"
+
+
 def test_tests_are_those_of_statistics(bank):
     found = table(section(bank("bank")), "Plain minus residual")
     expected = paired(*([error(kind, seed, EPOCHS) for seed in range(6)] for kind in (False, True)))

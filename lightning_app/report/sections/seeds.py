@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
+from lightning_app.common.numbers import unrounded
 from lightning_app.plots.drawing import curve, filled
 from lightning_app.plots.style import INK, Style, styles
 from lightning_app.report.blocks import Block, Cell, Entry, Figure, Panel, Rows, Section, Table, cell, csv_text
@@ -110,7 +111,7 @@ def _spreads(page: PageData, found: Sequence[Pair], names: Sequence[str]) -> Tab
             common = _table(dict.fromkeys([*nets, *others]), name)
             if not common.empty:
                 its = paired.spread(net.series(name)[common.index[-1]] for net in nets)
-                numbers = map(cell, (its.mean, its.sd, its.min, its.max))
+                numbers = map(cell, (its.mean, unrounded(its.mean, its.sd), its.min, its.max))
                 texts = (Cell(text) for text in (group, _titled(name, nets), joined(common.index[-1:])))
                 rows.append([*texts, *numbers, Cell(str(its.count))])
     head = ["arm", "quantity", "epoch", "mean", "sd", "minimum", "maximum", "seeds"]
