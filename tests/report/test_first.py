@@ -245,6 +245,13 @@ def test_where_they_decide_against_the_nets_that_did_not_diverge_both_are_said(t
     )
 
 
+def test_where_only_a_net_that_diverged_differs_the_others_are_as_large(tmp_path):
+    """It was "a test error 0 above that of a"."""
+    same, lost = np.full(3, 0.2), np.array([0.2, math.nan, 0.2])
+    (said_of_it,) = said(run_of(tmp_path / "run", {"a": {"test/error": lost}, "b": {"test/error": same}}))
+    assert "a test error as large as that of a (3 pairs; 1 net diverged, which" in said_of_it
+
+
 def test_an_epoch_within_which_it_ended_is_rounded(tmp_path):
     run = RunFolder(tmp_path / "run")
     run.append(Row(arm, epoch, 1, "test/error", 0.2) for arm in ("a", "b") for epoch in (0, 4 / 3))

@@ -217,8 +217,8 @@ def _sentence(a: str, b: str, question: Question, alpha: float) -> str:
     if decided and not found.difference:
         less = better
     how = f"{effect} {question.less if less else question.more} {b}"
-    if question.is_equal():  # in the words of `fit`
-        how = f"{question.same} {b}: they are equal"
+    if not decided and not np.nan_to_num(differences(question.a, question.b), posinf=0.0, neginf=0.0).any():
+        how = f"{question.same} {b}" + ": they are equal" * question.is_equal()  # in the words of `fit`
     pairs += f"; {plural(sum(found.diverged), 'net')} diverged, which counts as worst" * any(found.diverged)
     if decided and less is not better:  # the nets that did not diverge tell the opposite
         pairs += f", so that {a} is {found.verdict}"
