@@ -27,6 +27,7 @@ from lightning_app.common.errors import UserError, first_line, nearest
 # Pillow goes by the content, whatever the name, and hands PostScript to a program that executes it.
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "TIFF", "PPM")
 MODES = {1: "L", 3: "RGB"}  # Pillow's, by channels
+BITS = 258  # TIFF's tag BitsPerSample
 
 
 @dataclass(frozen=True)
@@ -69,14 +70,23 @@ class Decoding:
 
 
 def _upright(image: Image.Image, mode: str) -> Image.Image:
-    # Pillow opens colours of 16 bits as its mode RGB, cut off. How they are stored tells; BGR;16 has 5, 6 and 5.
-    deep = re.search(r"(?<!BGR);16", str(getattr(image, "tile", "")))
-    if image.mode.startswith(("I", "F")) or deep:
+    if image.mode.startswith(("I", "F")) or _is_deep(image):
         raise ValueError(f"more than 8 bits a channel, Pillow's mode {image.mode}, would be cut off")
     picture = ImageOps.exif_transpose(image)
     if picture.mode == "P":
         picture = picture.convert("RGBA")  # without, Pillow warns where a palette has transparent colours
     return picture.convert(mode)
+
+
+def _is_deep(image: Image.Image) -> bool:
+    """Whether it is one of 16 bits a channel that Pillow opens as its mode RGB, cut off. How they are stored tells.
+
+    BGR;16 has 5, 6 and 5 bits. A PPM says its largest value, and a TIFF with a plane for each colour has its tag alone.
+    """
+    tiles = getattr(image, "tile", [])
+    largest = [tile[3][1] for tile in tiles if tile[0].startswith("ppm") and isinstance(tile[3], tuple)]
+    bits = getattr(image, "tag_v2", {}).get(BITS, (8,))
+    return bool(re.search(r"(?<!BGR);16", str(tiles))) or max(bits) > 8 or max(largest, default=0) > 255
 
 
 @dataclass(frozen=True)

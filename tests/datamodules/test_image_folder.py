@@ -219,6 +219,9 @@ def broken(file: Path, how: str) -> None:
         "text": lambda: file.write_text("a picture of a cat"),
         "deep": lambda: Image.fromarray(np.zeros((9, 9), np.uint16)).save(file),
         "deep colours": lambda: file.write_bytes(deep_colours()),
+        "deep ppm": lambda: file.write_bytes(b"P6 9 9 65535\n" + bytes(range(243)) * 2),
+        "deep plain ppm": lambda: file.write_bytes(b"P3 1 1 1023\n0 511 1023"),
+        "deep planes": lambda: file.write_bytes(deep_planes()),
     }[how]()
 
 
@@ -232,7 +235,19 @@ def deep_colours() -> bytes:
     return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(bytes(7))) + chunk(b"IEND", b"")
 
 
-@pytest.mark.parametrize("how", ["half", "empty", "text", "deep", "deep colours"])
+def deep_planes() -> bytes:
+    """A TIFF of one pixel in RGB of 16 bits each, a plane for each colour, as microscopes write them."""
+    starts = 134 + 2 * np.arange(3)
+    entries = [(256, 3, 1, 1), (257, 3, 1, 1), (258, 3, 3, 128), (262, 3, 1, 2), (273, 4, 3, 140), (277, 3, 1, 3)]
+    entries += [(278, 3, 1, 1), (279, 4, 3, 152), (284, 3, 1, 2)]
+    head = b"II*\0" + struct.pack("<IH", 8, len(entries)) + b"".join(struct.pack("<HHII", *entry) for entry in entries)
+    return (head + bytes(4)).ljust(128, b"\0") + struct.pack("<6H6I", *[16] * 3, 1, 2, 3, *starts, *[2] * 3)
+
+
+DEEP = ["deep", "deep colours", "deep ppm", "deep plain ppm", "deep planes"]
+
+
+@pytest.mark.parametrize("how", ["half", "empty", "text", *DEEP])
 def test_a_broken_picture_is_named(how, tmp_path):
     broken(tree(tmp_path) / "dog" / "03.png", how)
     reason = "more than 8 bits" if "deep" in how else ""
