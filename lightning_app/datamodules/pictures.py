@@ -134,12 +134,18 @@ def list_pictures(folder: Path, classes: Sequence[str]) -> tuple[list[str], Tens
     Raises:
         UserError: for a folder of no class, or of one without pictures.
     """
+
+    def is_picture(path: str) -> bool:
+        """By its ending. Hidden files and folders are the system's own, such as ._* of macOS and .thumbnails."""
+        hidden = any(part.startswith(".") for part in Path(path).relative_to(folder).parts)
+        return path.lower().endswith(IMG_EXTENSIONS) and not hidden
+
     number = {name: label for label, name in enumerate(classes)}
     there = class_folders(folder)
     if unknown := [name for name in there if name not in number]:
         raise UserError(_unknown(folder / unknown[0], classes))
     try:
-        listed = make_dataset(folder, {name: number[name] for name in there}, is_valid_file=_is_picture)
+        listed = make_dataset(folder, {name: number[name] for name in there}, is_valid_file=is_picture)
     except FileNotFoundError as error:
         empty = str(error).split("classes ", 1)[-1].removesuffix(". ")
         raise UserError(
@@ -155,8 +161,3 @@ def _unknown(folder: Path, classes: Sequence[str]) -> str:
     return f"expected folders of the {len(classes)} classes ({known}), found {folder}: " + (
         f"did you mean {near[0]}?" if near else "rename or remove it, or name all classes in data.class_names."
     )
-
-
-def _is_picture(path: str) -> bool:
-    """By its ending. Hidden files are the system's own, such as ._* of macOS."""
-    return path.lower().endswith(IMG_EXTENSIONS) and not os.path.basename(path).startswith(".")

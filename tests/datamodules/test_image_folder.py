@@ -164,6 +164,7 @@ def test_pictures_below_subfolders_count_and_other_files_do_not(tmp_path):
     for other in ("notes.txt", "._00.png", ".DS_Store"):
         (tmp_path / "cat" / other).write_text("no picture")
     (tmp_path / ".git").mkdir()
+    save(noise(20, 20), tmp_path / "cat" / ".thumbnails" / "00.png")
     data = small(tmp_path, test_size=1)
     assert len(data.splits.train_labels) + len(data.splits.test_labels) == 9
     assert data.class_names == ("cat", "dog")
