@@ -17,6 +17,7 @@ from lightning_app.datamodules.pictures import Decoding, Pictures, class_folders
 from lightning_app.datamodules.trained_on import digest
 
 TESTS = ("test", "val")  # names of the folder beside train; the first that has classes is taken
+ALSO = ("train", "training", "test", "testing", "val", "valid", "validation")  # what others call both, in any case
 SHARE = 5  # one picture in five is for testing where no folder says which are
 CROP = 0.875  # image_size over resize: 224 of 256, as torchvision's evaluation of most weights
 
@@ -131,7 +132,12 @@ def _training_and_test(root: Path) -> tuple[Path, Path | None]:
     A folder without folders in it is a class, whatever its name: there are trains to be recognised.
     """
     there = [name for name in ("train", *TESTS) if class_folders(root / name)]
-    if not there and class_folders(root):
+    if not there and (classes := class_folders(root)):
+        if {name.lower() for name in classes} <= {*ALSO} and any(class_folders(root / name) for name in classes):
+            raise UserError(
+                f"expected pictures in {root}/train/<class>/ and {root}/test/<class>/ (or val), found {', '.join(classes)} with "
+                "folders in them, which would be taken for classes: give them those names."
+            )
         return root, None
     if there[:1] == ["train"] and len(there) > 1:
         return root / "train", root / there[1]

@@ -281,6 +281,12 @@ def test_anything_in_a_file_is_a_picture_or_an_error(tmp_path):
         ((), {}, r"expected pictures in .*/train/<class>/ and .*, found no folders there: set data.root to theirs"),
         (("train",), {}, r"found classes in .*/train only: set data.root to that to set a part aside"),
         (("val",), {}, r"found classes in .*/val only"),
+        (
+            ("Train", "Test"),
+            {},
+            r"expected .*/train/<class>/ .*, found Test, Train with folders in them, .*: give them",
+        ),
+        (("training", "validation"), {}, r"found training, validation with folders in them"),
         (("test", "val"), {}, r"found classes in .*/test only"),
         (
             ("train", "test"),
