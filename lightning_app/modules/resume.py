@@ -1,11 +1,13 @@
 """What a checkpoint must have in common with the configuration that resumes it, and what the configuration decides."""
 
+import inspect
 import itertools
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torch import Tensor
+from torch.optim import Optimizer
 
 from lightning_app.common.errors import UserError
 from lightning_app.modules.members import Member
@@ -59,7 +61,8 @@ def check_tensors(saved: Mapping[str, Any], own: Mapping[str, Any]) -> None:
 def keep_configured_schedule(checkpoint: dict[str, Any], made: Mapping[str, Any]) -> None:
     """Let the configuration decide learning rate and schedule, and the checkpoint how far they have come.
 
-    A scheduler made anew and stepped as often ends at the same bits, so an unchanged configuration changes nothing.
+    A scheduler made anew and stepped as often ends at the same bits, so an unchanged configuration changes nothing. What an
+    optimizer counts in its groups is the checkpoint's.
 
     Args:
         checkpoint: changed in place, before Lightning restores optimizers and schedulers from it.
@@ -92,8 +95,18 @@ def keep_configured_schedule(checkpoint: dict[str, Any], made: Mapping[str, Any]
                 step_schedule(scheduler)
         schedulers[0] = scheduler.state_dict()
     (groups,) = (state["param_groups"] for state in checkpoint["optimizer_states"])
+    kept = {"params", *_counted(made["optimizer"])}
     for group, fresh in zip(groups, made["optimizer"].state_dict()["param_groups"]):
-        group |= {key: value for key, value in fresh.items() if key != "params"}
+        group |= {key: value for key, value in fresh.items() if key not in kept}
+
+
+def _counted(optimizer: Optimizer) -> set[str]:
+    """What is in its groups from the beginning and is no option of it: numbers that its steps change, as Prodigy's d."""
+    constructors = [vars(each)["__init__"] for each in type(optimizer).__mro__[:-1] if "__init__" in vars(each)]
+    options = [option for each in constructors for option in inspect.signature(each).parameters.values()]
+    if any(option.kind is option.VAR_KEYWORD for option in options):  # it may have any
+        return set()
+    return optimizer.defaults.keys() - {"lr", *(option.name for option in options)}
 
 
 def _steps_of(schedule: Mapping[str, Any]) -> int:

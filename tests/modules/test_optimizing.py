@@ -53,6 +53,21 @@ class SAM(torch.optim.SGD):
         return loss
 
 
+class Growing(torch.optim.Optimizer):
+    """Gradient descent that counts in its group, as Prodigy and schedule-free optimizers do: steps of 1, 2, 3, ... times lr."""
+
+    def __init__(self, parameters, lr):
+        super().__init__(parameters, {"lr": lr, "k": 0})
+
+    @torch.no_grad()
+    def step(self, closure):
+        torch.enable_grad()(closure)()
+        for group in self.param_groups:
+            group["k"] += 1
+            for w in group["params"]:
+                w.add_(w.grad, alpha=-group["lr"] * group["k"])
+
+
 class Watch(pl.Callback):
     """Keeps the batches and learning rates of a run."""
 
@@ -148,8 +163,9 @@ def test_what_a_closure_returns_is_the_cost_whose_gradient_it_left():
         {"optimizer": lbfgs, "arms": {"residual": arm(True)}, "channels_last": False},
         {"optimizer": partial(SAM, lr=0.05), "arms": {"residual": arm(True)}},
         {"arms": {"residual": arm(True)}, "scheduler": chained, "scheduler_interval": "step"},
+        WARM_UP | {"optimizer": partial(Growing, lr=0.01)},
     ],
-    ids=["warm-up", "one-cycle", "lbfgs", "sam", "chained"],
+    ids=["warm-up", "one-cycle", "lbfgs", "sam", "chained", "growing"],
 )
 def test_a_resumed_run_is_the_one_that_went_on(tmp_path, options):
     """From within an epoch and from its end."""
