@@ -94,8 +94,15 @@ class PatchEmbedding(nn.Module):
         super().__init__()
         self.patches = nn.Conv2d(channels, width, patch, stride=patch)
         self.places = nn.Parameter(torch.empty((image_size // patch) ** 2, width))
+        self.size = image_size
 
     def forward(self, images: Tensor) -> Tensor:
+        height, width = images.shape[2:]
+        if (height, width) != (self.size, self.size):  # one patch would be added to all places, others cut off
+            raise UserError(
+                f"this ViT takes images of {self.size} x {self.size} pixels, got {height} x {width}: set the net's image_size, "
+                "or the data's, to one number for both."
+            )
         return self.patches(images).flatten(2).transpose(1, 2) + self.places
 
 
