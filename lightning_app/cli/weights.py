@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from lightning_app.common.errors import UserError
 from lightning_app.common.safe_io import read_torch
@@ -42,7 +43,7 @@ def load_weights(net: nn.Module, file: Path) -> None:
             f"{_some(unexpected, 'too many')}. Name the class and the arguments that it was saved from."
         )
     for name, value in found.items():
-        if value.shape != own[name].shape:
+        if not is_lazy(own[name]) and value.shape != own[name].shape:
             raise UserError(
                 f"{name} is {tuple(value.shape)} in {file} and {tuple(own[name].shape)} in this {type(net).__name__}: give "
                 "the net the arguments it was saved with (its number of classes, for one)."

@@ -64,6 +64,15 @@ def test_a_net_of_tied_weights_alone(tmp_path):
     assert same_weights(source, target)
 
 
+def test_lazy_layers_have_the_sizes_of_the_file(tmp_path):
+    source = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(16, 3))
+    target = nn.Sequential(nn.LazyConv2d(4, 3), nn.LazyBatchNorm2d(), nn.Flatten(), nn.LazyLinear(3))
+    torch.save(source.state_dict(), tmp_path / "weights.pth")
+    load_weights(target, tmp_path / "weights.pth")
+    images = torch.randn(2, 1, 4, 4)
+    assert torch.equal(source.eval()(images), target.eval()(images)) and same_weights(source, target)
+
+
 @pytest.mark.parametrize("prefix", ["", "module."])
 def test_a_file_without_counters_of_batches_is_whole(tmp_path, prefix):
     source, target = net(seed=1), net(seed=2)
