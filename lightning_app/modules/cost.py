@@ -97,10 +97,11 @@ class Penalty(nn.Module):
 
     @torch.no_grad()
     def half_norm(self) -> float:
-        """1/2 ||w - centre||^2, summed in float64."""
+        """1/2 ||w - centre||^2, summed in float64, with the size of complex weights."""
         if not self._weights:
             return 0.0
-        return 0.5 * float(torch.stack([d.double().square().sum() for _, d in self.displacements()]).sum())
+        sizes = (d.abs() if d.is_complex() else d for _, d in self.displacements())
+        return 0.5 * float(torch.stack([size.double().square().sum() for size in sizes]).sum())
 
     def value(self) -> float:
         """The penalty itself, in the units of the loss."""

@@ -47,6 +47,11 @@ def test_which_parameters_decay_is_explicit(decays, dimensions):
     assert Penalty(net, 1.0, decays).half_norm() == pytest.approx(expected, rel=1e-12)
 
 
+def test_a_complex_weight_has_a_penalty_of_both_its_parts():
+    net = nn.ParameterDict({"real": torch.tensor([2.0]), "complex": torch.tensor([3.0 + 4.0j])})
+    assert Penalty(net, 1.0).half_norm() == 0.5 * (4 + 25)
+
+
 def test_the_centre_is_found_in_a_compiled_net_and_missed_where_weights_are_computed():
     net = SimplifiedNet(5, residual=False)
     assert Penalty(torch.compile(net), 1.0, centre="identity").value() == Penalty(net, 1.0, centre="identity").value()
