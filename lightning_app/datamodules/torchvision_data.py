@@ -97,7 +97,10 @@ class FromSource(ResidentData):
         return any((self._folder / f"{name}.npy").exists() for name in ARRAYS)
 
     def _is_downloaded(self) -> bool:
-        return all((Path(self.root) / name).exists() for name in self.SOURCE.official_files)
+        files = [Path(self.root) / name for name in self.SOURCE.official_files]
+        # Of MNIST's kind the folder is there while its files are on the way, or packed as one downloads them by hand.
+        unpacked = [files[0] / Path(name).stem for name, _ in getattr(self.SOURCE.kind, "resources", ())]
+        return all(file.exists() for file in (*files, *unpacked))
 
     def _check(self, arrays: Arrays) -> None:
         source = self.SOURCE

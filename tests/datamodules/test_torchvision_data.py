@@ -1,8 +1,12 @@
 """Every set that torchvision downloads, from a made archive in its format, without the network."""
 
+import gzip
+import hashlib
+
 import numpy as np
 import pytest
 import torch
+import torchvision
 
 from lightning_app.common.errors import UserError
 from lightning_app.datamodules import CIFAR10, CIFAR100, SVHN, FashionMNIST
@@ -61,6 +65,23 @@ def test_a_user_s_own_arrays(kind, shape, write, folder, tmp_path):
         np.save(tmp_path / folder / f"{name}.npy", array)
     data = kind(root=str(tmp_path))
     data.setup()
+    assert torch.equal(data.splits.train_images, torch.from_numpy(made["train_images"]))
+
+
+@pytest.mark.parametrize("packed", [1, 4])
+def test_what_is_packed_is_unpacked(packed, tmp_path, monkeypatch):
+    """After a download that was interrupted, or by hand on a machine without network."""
+    made, raw = archives.arrays(train=20, test=10, **GREY), tmp_path / "FashionMNIST" / "raw"
+    archives.idx(raw, made)
+    resources = []
+    for file in sorted(raw.iterdir()):
+        (archive := raw / f"{file.name}.gz").write_bytes(gzip.compress(file.read_bytes()))
+        resources.append((archive.name, hashlib.md5(archive.read_bytes()).hexdigest()))
+    for name, _ in resources[:packed]:
+        (raw / name).with_suffix("").unlink()
+    monkeypatch.setattr(torchvision.datasets.FashionMNIST, "resources", resources)
+    data = FashionMNIST(root=str(tmp_path))
+    data.prepare_data()
     assert torch.equal(data.splits.train_images, torch.from_numpy(made["train_images"]))
 
 
