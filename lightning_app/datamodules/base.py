@@ -148,8 +148,7 @@ class ResidentData(pl.LightningDataModule, ABC):
     @cached_property
     def sample_shape(self) -> tuple[int, ...]:
         """Shape of one sample of a batch: (C, H, W) of images, (d,) of vectors."""
-        *map_size, last = self.splits.train_images.shape[1:]
-        return last, *map_size
+        return tuple(self.splits.train_images.shape[1:])
 
     @property
     def eval_splits(self) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ Order of operations: flip, then crop (as fb.resnet.torch), on bytes, so that the
 """
 
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, cached_property
 from typing import Any, ClassVar
 
 import numpy as np
@@ -76,6 +76,12 @@ class ImageData(ResidentData):
         self.mean, self.std = tuple(mean or self.MEAN), tuple(std or self.STD)
         self.channels_last = channels_last
         self.compile = compile
+
+    @cached_property
+    def sample_shape(self) -> tuple[int, ...]:
+        """(C, H, W)."""
+        *size, channels = self.splits.train_images.shape[1:]
+        return channels, *size
 
     @property
     @override

@@ -15,6 +15,7 @@ import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from lightning_app.common.errors import UserError
@@ -27,7 +28,6 @@ SPLITS = {"train": "training", "val": "validation", "test": "test"}
 def digest(*tensors: Tensor) -> str:
     """16 hex digits of the SHA-256 of tensors and their shapes. About 0.1 s for CIFAR-10's images.
 
-    >>> import torch
     >>> digest(torch.tensor([1, 2])) == digest(torch.tensor([2, 1]))
     False
     """
@@ -35,7 +35,7 @@ def digest(*tensors: Tensor) -> str:
     for tensor in tensors:
         found.update(str(tuple(tensor.shape)).encode())
         for piece in tensor.split(PIECE):  # of views, such as windows of a text, a copy is many times as large
-            found.update(piece.contiguous().numpy().data)
+            found.update(piece.detach().cpu().contiguous().view(torch.uint8).numpy().data)  # numpy lacks bfloat16
     return found.hexdigest()[:16]
 
 

@@ -43,5 +43,5 @@ class VectorData(ResidentData):
     def to_device(self, samples: Tensor, labels: Tensor, training: bool) -> Resident:
         """In float64 where the trainer computes in it, else in float32."""
         double = self.trainer is not None and self.trainer.precision == "64-true"
-        vectors = self.embed(samples).to(self._device, torch.float64 if double else torch.float32)
+        vectors = self.embed(samples).detach().to(self._device, torch.float64 if double else torch.float32)
         return Resident(vectors, labels.to(self._device))

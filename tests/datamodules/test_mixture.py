@@ -10,6 +10,7 @@ from lightning_app.common.errors import UserError
 from lightning_app.datamodules import GaussianMixture
 from lightning_app.datamodules.base import Splits
 from lightning_app.datamodules.vectors import VectorData
+from lightning_app.modules.members import Arm
 from tests.banks import classifier, fit
 
 
@@ -24,6 +25,25 @@ def test_sizes_of_the_paper():
     assert labels.bincount().tolist() == [1000] * 10 and data.splits.test_labels.bincount().tolist() == [200] * 10
     assert (data.num_classes, data.sample_shape, data.batch_size, data.class_names[-1]) == (10, (50,), 50, "9")
     assert data.means.shape == (10, 50)
+
+
+@pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16])
+def test_features_as_another_net_left_them(kind):
+    """In its precision, with its graph, and a row for each of several tokens or times."""
+
+    class Features(VectorData):
+        def load(self) -> Splits:
+            samples, labels = torch.randn(40, 6, 2, dtype=kind, requires_grad=True), torch.arange(40) % 2
+            return Splits(samples, labels, samples[:10], labels[:10], ("a", "b"))
+
+    class Net(torch.nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x).mean(1)
+
+    data = Features(batch_size=20)
+    trained = fit(classifier({"net": Arm(lambda: Net(2, 2))}), data=data)
+    assert data.sample_shape == (6, 2) and not next(iter(data.probe_loader()))[0].requires_grad
+    assert 0 < trained.metrics()["net"]["test/risk"] < 2 and data.fingerprint()
 
 
 def test_classes_that_do_not_divide_the_samples_differ_by_one():
