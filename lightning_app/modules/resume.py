@@ -30,10 +30,14 @@ def id_weights(member: Member, averaged: bool = False) -> list[str]:
     return [f"{root}.{name}" for root in roots for name in own()]
 
 
-def check_members(saved: Sequence[Mapping[str, Any]], own: Sequence[Mapping[str, Any]]) -> None:
-    """Refuse a checkpoint of other nets or seeds, naming the first difference. Both as `describe` has them."""
+def check_members(saved: Sequence[dict[str, Any]], own: Sequence[dict[str, Any]]) -> None:
+    """Refuse a checkpoint of other nets or seeds, naming the first difference. Both as `describe` has them.
+
+    A net that did not say then whether it is residual may say so now.
+    """
     for got, expected in itertools.zip_longest(saved, own):
-        if got != expected:
+        unsaid = got and expected and got.get("residual") is None
+        if (got | {"residual": expected["residual"]} if unsaid else got) != expected:
             raise UserError(
                 f"the checkpoint is of another architecture or seed: it has {in_words(got)}, this configuration has "
                 f"{in_words(expected)}. Use the configuration it was trained with."

@@ -82,7 +82,7 @@ class ShortcutNet(nn.Module):
             if activation not in ACTIVATIONS:
                 names = ", ".join(ACTIVATIONS)
                 raise UserError(f"the activation at {place} is one of {names}, got {activation!r}.")
-        self.shortcut = shortcut
+        self.residual = self.shortcut = shortcut
         self.n = n
         self.units = nn.Sequential(*(Unit(width, n, shortcut, pre, mid, post, bias) for _ in range(units)))
         # As a linear map of its own, a layer with an identity right around it, n = 1, is W x + x.

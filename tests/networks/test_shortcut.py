@@ -5,6 +5,8 @@ import torch
 from torch import Tensor, nn
 
 from lightning_app.common.errors import UserError
+from lightning_app.modules.members import Member
+from lightning_app.modules.resume import check_members, describe
 from lightning_app.networks import ShortcutNet, blocks_of, draw, layers_of
 from lightning_app.theory.li_et_al.linear import Moments, loss_and_gradient
 
@@ -83,6 +85,16 @@ def test_layers_and_blocks(units, n, shortcut):
     assert all(layer.skip is (shortcut and n == 1) for layer in layers)
     assert [block.modules for block in blocks_of(some)] == [(unit,) for unit in some.units]
     assert sum(p.numel() for p in some.parameters()) == units * n * 16 + units * 4
+
+
+def test_a_checkpoint_of_one_kind_is_refused_by_the_other():
+    """Their tensors are the same. What was saved before the net said its kind does not know it."""
+    plain, residual = (describe(Member("net", "net", 0, net(shortcut=kind))) for kind in (False, True))
+    with pytest.raises(UserError, match=r"it has 'net' \(seed 0, plain ShortcutNet\), .* residual ShortcutNet"):
+        check_members([plain], [residual])
+    check_members([plain | {"residual": None}], [plain])
+    with pytest.raises(UserError, match="no such member"):
+        check_members([], [plain])
 
 
 def test_only_a_linear_layer_has_a_skip_of_its_own():
