@@ -9,7 +9,7 @@ from lightning_app.datamodules.loaders import Resident
 
 
 class VectorData(ResidentData):
-    """Batches ``(vectors, labels)``: (B, d) in the trainer's precision, and int64 (B,).
+    """Batches ``(vectors, labels)``: (B, d), or (B, T, d), in the trainer's precision, and int64 (B,).
 
     A subclass implements `load`, and where its samples are no vectors yet, `embed`, and sets `sample_shape`. Takes the
     arguments of `ResidentData`.
