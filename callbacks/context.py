@@ -11,7 +11,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from lightning_app.common.calls import PAIRS, Inputs, adapted, form_of, joined, pair_of
 from lightning_app.common.errors import UserError
-from lightning_app.common.isolation import device_of, evaluating, trained_weights, unwrapped, with_float64
+from lightning_app.common.isolation import bare, device_of, evaluating, trained_weights, unwrapped, with_float64
 from lightning_app.measures import needs_recalibration, recalibrated
 from lightning_app.measures.core.hooks import HALF, own_copy
 from lightning_app.measures.core.losses import (
@@ -47,8 +47,8 @@ class MeasureContext:
     ([3], tensor([0, 1]))
 
     Args:
-        net: the network, or ``torch.compile`` of it. In place of one on a device without float64 (Apple's GPU) a copy on the CPU
-            is measured.
+        net: the network, or what ``torch.compile``, DistributedDataParallel or Fabric makes of it. In place of one on a device
+            without float64 (Apple's GPU) a copy on the CPU is measured.
         probe: batches of fixed samples, pairs (inputs, labels) or dicts with ``labels``, see `pair_of`. Iterated anew whenever
             samples are requested.
         loss: (outputs, labels) -> mean loss of a batch, without penalty. Outputs are one tensor, picked by `outputs_of` from
@@ -78,7 +78,7 @@ class MeasureContext:
         seed: int = 0,
         others: Mapping[str, str] | None = None,
     ) -> None:
-        self.net = _where_float64_is(unwrapped(net))
+        self.net = _where_float64_is(unwrapped(bare(net)))
         self.loss = loss_of_net(self.net, loss)
         self.name = name
         self.epoch = epoch

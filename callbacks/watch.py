@@ -23,7 +23,7 @@ from callbacks.notebook import checked, shipped
 from lightning_app.common.calls import described
 from lightning_app.common.errors import UserError, reason
 from lightning_app.common.files import with_home
-from lightning_app.common.isolation import device_of, unwrapped
+from lightning_app.common.isolation import bare, device_of, unwrapped
 from lightning_app.measures.core.losses import Loss, cross_entropy
 from lightning_app.runs.lock import take
 from lightning_app.runs.loggers import RunLogger, best_effort
@@ -35,7 +35,6 @@ log = logging.getLogger(__name__)
 
 ranks: Any = rank_zero_only  # its attribute `rank` is missing in its types
 Hook = Callable[[Measure], None]
-Wrapper = nn.parallel.DistributedDataParallel | nn.DataParallel
 NEVER = 10**9  # epochs: the clock of steps alone decides
 
 
@@ -381,14 +380,12 @@ def _whole(name: str, net: nn.Module) -> nn.Module:
     Raises:
         UserError: for a net of which each process has a part only.
     """
-    if isinstance(inner := unwrapped(net), Wrapper):
-        net = inner.module
     if _in_parts(net):
         raise UserError(
             f"the weights of '{name}' are split over processes (FSDP), and watch needs a whole net in each: use DDP, or train "
             "without watch."
         )
-    return net
+    return bare(net)
 
 
 def _check_steps(steps_per_epoch: int, steps_done: int, total_steps: int | None) -> None:

@@ -27,6 +27,18 @@ def unwrapped(net: nn.Module) -> nn.Module:
     return getattr(net, "_orig_mod", net)
 
 
+def bare(net: nn.Module) -> nn.Module:
+    """The net within what trains it in several processes or another precision: DDP, DataParallel, and what `Fabric` sets up.
+
+    A pass of these would wait for other processes, or compute otherwise. ``torch.compile`` is left around it.
+    """
+    inner = unwrapped(net)
+    if isinstance(inner, nn.parallel.DistributedDataParallel | nn.DataParallel):
+        return bare(inner.module)
+    of_fabric = getattr(inner, "_original_module", None)
+    return net if of_fabric is None else bare(of_fabric)
+
+
 def is_compiled(net: nn.Module) -> bool:
     """By ``torch.compile(net)``, which wraps it, or ``net.compile()``, of which PyTorch has no public question."""
     return bool(getattr(net, "_compiled_call_impl", None)) or hasattr(net, "_orig_mod")

@@ -15,13 +15,23 @@ import pytorch_lightning as pl
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
+from lightning_fabric import Fabric
 from pytorch_lightning.loggers import CSVLogger
 from torch import nn
 from torch.ao.quantization import FakeQuantize, MovingAverageMinMaxObserver
 from torch.utils.data import DataLoader, RandomSampler, TensorDataset
 
 import skipscope
-from callbacks import BnLambda, DistanceFromStart, HessianSpectrum, LayerCushion, Scalar, Signal, WeightMass
+from callbacks import (
+    BnLambda,
+    DistanceFromStart,
+    HessianSpectrum,
+    LayerCushion,
+    NoiseStability,
+    Scalar,
+    Signal,
+    WeightMass,
+)
 from lightning_app.common.errors import UserError
 from lightning_app.runs import RunFolder
 from tests.forked import Popen
@@ -207,6 +217,33 @@ def test_in_a_loop_of_accelerate_it_sees_what_it_sees_without(tmp_path, bare):
     assert same_weights(accelerator.unwrap_model(net), bare)
     watched(tmp_path / "out")
     assert len(signals(tmp_path / "in")) > 50 and signals(tmp_path / "in") == signals(tmp_path / "out")
+
+
+@pytest.mark.parametrize("precision", ["32-true", "bf16-mixed"])
+def test_in_a_loop_of_fabric_it_sees_the_net_and_not_its_wrapper(tmp_path, precision):
+    fabric, net = Fabric(accelerator="cpu", devices=1, precision=precision), small_net()
+    options = {"every": 1, "measures": [*measures(), NoiseStability(samples=12)]}
+    wrapped, optimizer = fabric.setup(net, torch.optim.SGD(net.parameters(), lr=0.1))
+    with skipscope.watch(wrapped, probe(), optimizer, folder=tmp_path / "in", **options):
+        for images, labels in data():
+            optimizer.zero_grad()
+            fabric.backward(F.cross_entropy(wrapped(images), labels))
+            optimizer.step()
+    net = small_net()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    with skipscope.watch(net, probe(), optimizer, folder=tmp_path / "out", **options):
+        for images, labels in data():
+            optimizer.zero_grad()
+            with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16-mixed"):
+                loss = F.cross_entropy(net(images).float(), labels)
+            loss.backward()
+            optimizer.step()
+    inside, outside = (skipscope.open_run(tmp_path / each).log() for each in ("in", "out"))
+    same = ~inside["name"].str.startswith("cost/")
+    assert inside[same].equals(outside[same]) and same.sum() > 1000
+    assert (
+        not inside["name"].str.startswith("failed/").any() and skipscope.open_run(tmp_path / "in").folder.notes() == []
+    )
 
 
 class Quantised(nn.Module):
@@ -579,6 +616,9 @@ def ddp(rank: int, folder: Path) -> nn.Module:
                 F.cross_entropy(net(images[rank::2]), labels[rank::2]).backward()
                 optimizer.step()
             scope.log({"rank": rank})
+        if not rank:  # a pass of the wrapper would send buffers to the other process
+            cushions = skipscope.measure(net, *probe()[0], LayerCushion())
+            assert cushions == skipscope.measure(net.module, *probe()[0], LayerCushion())
         return net.module
     finally:
         dist.destroy_process_group()
