@@ -11,7 +11,15 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from lightning_app.common.calls import PAIRS, Inputs, adapted, form_of, joined, pair_of
 from lightning_app.common.errors import UserError
-from lightning_app.common.isolation import bare, device_of, evaluating, trained_weights, unwrapped, with_float64
+from lightning_app.common.isolation import (
+    bare,
+    device_of,
+    evaluating,
+    trained_weights,
+    unwrapped,
+    with_float64,
+    without_weight_hooks,
+)
 from lightning_app.measures import needs_recalibration, recalibrated
 from lightning_app.measures.core.hooks import HALF, own_copy
 from lightning_app.measures.core.losses import (
@@ -140,7 +148,13 @@ class MeasureContext:
         if not weights:
             return {}
         sums, count = {name: torch.zeros_like(weight) for name, weight in weights.items()}, 0
-        with evaluating(self.net), torch.inference_mode(False), torch.enable_grad(), adapted(self.net):
+        with (
+            evaluating(self.net),
+            without_weight_hooks(self.net),
+            torch.inference_mode(False),
+            torch.enable_grad(),
+            adapted(self.net),
+        ):
             for inputs, labels in self.batches():
                 if not (terms := counted(labels, self.loss)):  # the mean over none may be 0 / 0
                     continue

@@ -27,7 +27,14 @@ from callbacks.log import flatten, folders_of, is_number, log_results
 from callbacks.protocol import contexts_of, unlogged
 from lightning_app.common.calls import adapted
 from lightning_app.common.errors import MachineError, UserError, reason
-from lightning_app.common.isolation import attention_written_out, device_of, evaluating, uncompiled, unrounded
+from lightning_app.common.isolation import (
+    attention_written_out,
+    device_of,
+    evaluating,
+    uncompiled,
+    unrounded,
+    without_weight_hooks,
+)
 
 log = logging.getLogger(__name__)
 
@@ -325,10 +332,10 @@ def isolated(net: nn.Module, gradients: bool = False) -> Iterator[None]:
     (`adapted`); afterwards everything is as it was.
 
     Training with a measure is then bit-identical to training without it: buffers and attributes that a pass of the net writes
-    are put back, what a measure draws is not drawn from training's random streams (torch's, NumPy's and Python's), and what it
-    leaves in ``.grad`` is removed. Compiled parts of a net are called as they are without, so that hooks see their layers.
-    What the net draws from a generator of its own, or changes within lists, dicts and tensors that are no buffers, is not put
-    back, nor are weights that its ``forward`` itself changes.
+    are put back, what a measure draws is not drawn from training's random streams (torch's, NumPy's and Python's), what it
+    leaves in ``.grad`` is removed, and hooks of weights do not run. Compiled parts of a net are called as they are without, so
+    that hooks see their layers. What the net draws from a generator of its own, or changes within lists, dicts and tensors that
+    are no buffers, is not put back, nor are weights that its ``forward`` itself changes.
     """
     grads = {parameter: parameter.grad for parameter in net.parameters()}
     autocast = torch.autocast(device_of(net).type, enabled=False)
@@ -340,6 +347,7 @@ def isolated(net: nn.Module, gradients: bool = False) -> Iterator[None]:
             evaluating(net),
             adapted(net),
             uncompiled(net),
+            without_weight_hooks(net),
             torch.inference_mode(False),
             torch.set_grad_enabled(gradients),
             autocast,

@@ -1,12 +1,10 @@
 """How signals pass through the layers, from training's own steps: `lightning_app.measures.signal`."""
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Any
 
 import pytorch_lightning as pl
 import torch
-from torch import nn
 from typing_extensions import override
 
 from callbacks.context import MeasureContext
@@ -255,20 +253,6 @@ def _over_ranks(seen: dict[str, Seen | Exception], ranks: int) -> dict[str, Seen
     return found
 
 
-@contextmanager
-def _without_steps(net: nn.Module) -> Iterator[None]:
-    """Within it no hook runs once a gradient is added: an optimizer may step in them."""
-    every = [hooks for weight in net.parameters() if (hooks := weight._post_accumulate_grad_hooks)]
-    before = [dict(hooks) for hooks in every]
-    for hooks in every:
-        hooks.clear()
-    try:
-        yield
-    finally:
-        for hooks, those in zip(every, before):
-            hooks.update(those)
-
-
 def _of_probe(context: MeasureContext) -> Seen:
     """Where nothing is trained: of the probe samples, in evaluation mode, without an update."""
     net, batches = context.recalibrated(), list(context.batches())
@@ -288,8 +272,7 @@ def _of_probe(context: MeasureContext) -> Seen:
             if not terms:
                 # The mean over none may be 0 / 0. Gradients are 0, and count as those of other ignored labels.
                 loss = torch.stack([x.sum() for x in tensors_in(outputs) if x.ndim and x.requires_grad]).sum()
-            with _without_steps(net):
-                (loss * (terms / total)).backward()
+            (loss * (terms / total)).backward()
     except BaseException:
         watch.close()
         raise

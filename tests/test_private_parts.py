@@ -61,6 +61,7 @@ PARTS = {  # name -> where it is, as an object to look it up in
     "_defaults": lambda: torchmetrics.MeanMetric(),
     "_buffers": lambda: torch.nn.Module(),
     "_post_accumulate_grad_hooks": lambda: torch.nn.Parameter(torch.zeros(1)),
+    "_backward_hooks": lambda: torch.nn.Parameter(torch.zeros(1)),
     "_forward_pre_hooks": lambda: torch.nn.Module(),
     "_tensor_name": lambda: torch.nn.utils.prune.identity(torch.nn.Linear(1, 1), "weight")._forward_pre_hooks.popitem()[
         1

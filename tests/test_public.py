@@ -286,6 +286,21 @@ def test_measuring_takes_no_step_of_an_optimizer_that_steps_in_the_backward_pass
     assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())
 
 
+def test_hooks_of_weights_do_not_run_and_are_there_afterwards():
+    net, (images, labels) = small_net(), samples()
+    context = skipscope.MeasureContext(net, [(images, labels)])
+    measures = [Signal, DrivingForce, HessianSpectrum]
+    expected = [skipscope.measure(net, images, labels, [one()]) for one in measures]
+    gradient, ran = context.gradient(), []
+    for weight in net.parameters():
+        weight.register_hook(lambda gradient: ran.append(1) or gradient.clamp(-1e-3, 1e-3))
+    for one, found in zip(measures, expected):
+        assert skipscope.measure(net, images, labels, [one()]) == pytest.approx(found, nan_ok=True)
+    assert all(torch.equal(each, gradient[name]) for name, each in context.gradient().items()) and not ran
+    nn.functional.cross_entropy(net(images), labels).backward()
+    assert len(ran) == len(gradient) and all(weight.grad.abs().max() <= 1e-3 for weight in net.parameters())
+
+
 @pytest.mark.parametrize("measure", [Signal, HessianSpectrum, DrivingForce])
 def test_in_inference_mode_it_measures_what_it_measures_outside(measure):
     net, (images, labels) = small_net().append(nn.BatchNorm1d(3)), samples()

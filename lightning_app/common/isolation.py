@@ -151,6 +151,21 @@ def _changes_by_mode(module: nn.Module) -> bool:
 
 
 @contextmanager
+def without_weight_hooks(net: nn.Module) -> Iterator[None]:
+    """Within it no hook of a weight runs: it may change the gradient, count it, or let an optimizer step once it is added."""
+    of_each = [(weight._backward_hooks, weight._post_accumulate_grad_hooks) for weight in net.parameters()]
+    every = [hooks for both in of_each for hooks in both if hooks]
+    before = [dict(hooks) for hooks in every]
+    for hooks in every:
+        hooks.clear()
+    try:
+        yield
+    finally:
+        for hooks, those in zip(every, before):
+            hooks.update(those)
+
+
+@contextmanager
 def attention_written_out() -> Iterator[None]:
     """Within it attention is computed by its formula, as fused kernels lack forward-mode and second derivatives."""
     fused = torch.backends.mha.get_fastpath_enabled()
