@@ -26,6 +26,7 @@ from lightning_app.measures.core.losses import (
     Batch,
     Loss,
     LossOfMaps,
+    LossOfTokens,
     ReturnedLoss,
     counted,
     cross_entropy,
@@ -87,7 +88,7 @@ class MeasureContext:
         others: Mapping[str, str] | None = None,
     ) -> None:
         self.net = _where_float64_is(unwrapped(bare(net)))
-        self.loss = loss_of_net(self.net, loss)
+        self.loss = loss_of_net(self.net, LossOfTokens(loss) if isinstance(loss, nn.CrossEntropyLoss) else loss)
         self.name = name
         self.epoch = epoch
         self.arm = arm

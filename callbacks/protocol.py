@@ -41,7 +41,7 @@ import torch
 from pytorch_lightning.trainer.states import RunningStage
 from pytorch_lightning.utilities import move_data_to_device
 from pytorch_lightning.utilities.seed import isolate_rng
-from torch import Tensor, nn
+from torch import nn
 from torch.utils.data import DataLoader, IterableDataset, SubsetRandomSampler
 from torchmetrics import Metric
 
@@ -49,7 +49,7 @@ from callbacks.context import MeasureContext
 from lightning_app.common.calls import PAIRS, described
 from lightning_app.common.errors import UserError
 from lightning_app.common.isolation import evaluating, is_compiled
-from lightning_app.measures.core.losses import Loss, classes_second, cross_entropy
+from lightning_app.measures.core.losses import Loss, cross_entropy
 from lightning_app.runs.members import Member, members_of
 
 PROBE, BATCH = 1000, 125  # samples of a training set, and how many at once
@@ -129,20 +129,7 @@ def loss_of(pl_module: pl.LightningModule) -> Loss:
     return cross_entropy
 
 
-class _LossOfTokens:
-    """A CrossEntropyLoss that also takes the outputs (B, T, classes) of tokens, which training flattens for it."""
-
-    def __init__(self, criterion: nn.CrossEntropyLoss) -> None:
-        self.criterion = criterion
-        self.ignore_index = criterion.ignore_index
-
-    def __call__(self, outputs: Tensor, labels: Tensor) -> Tensor:
-        return self.criterion(classes_second(outputs, labels), labels)
-
-
 def _of_two_arguments(loss: Loss, where: str) -> Loss:
-    if isinstance(loss, nn.CrossEntropyLoss):
-        return _LossOfTokens(loss)
     try:
         inspect.signature(loss).bind(None, None)
     except ValueError:  # a builtin tells nobody what it takes

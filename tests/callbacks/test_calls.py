@@ -24,7 +24,7 @@ from callbacks import (
 )
 from callbacks.context import MeasureContext
 from callbacks.notebook import measure
-from callbacks.protocol import _LossOfTokens, loss_of
+from callbacks.protocol import loss_of
 from lightning_app.common.calls import Inputs, joined, outputs_of, pair_of, returned_loss
 from lightning_app.common.errors import UserError
 from lightning_app.measures import Hessian, dense, noise_injection
@@ -276,7 +276,7 @@ def test_the_loss_that_a_net_in_half_precision_returns():
 def test_a_bound_knows_the_label_that_the_module_ignores():
     torch.manual_seed(0)
     net, x, labels = SimplifiedNet(5), torch.randn(4, 3, 32, 32), torch.tensor([1, 255, 3, 5])
-    context = MeasureContext(net, [(x, labels)], _LossOfTokens(nn.CrossEntropyLoss(ignore_index=255)))
+    context = MeasureContext(net, [(x, labels)], nn.CrossEntropyLoss(ignore_index=255))
     assert NoiseStability(samples=4).evaluate(context)["noise/bound"].count == 3
 
 
@@ -364,6 +364,7 @@ def test_several_tensors_by_position_and_a_criterion_that_training_flattens_for(
     labels = torch.arange(20).reshape(4, 5) % CLASSES
     module = SimpleNamespace(criterion=nn.CrossEntropyLoss(ignore_index=3))
     loss = loss_of(module)
+    assert loss is module.criterion  # so that a watch and a measurement by hand take it as a module does
     found = LayerCushion().evaluate(MeasureContext(net, [(x, y, labels)], loss))
     logits = net(x, y)[0]
     expected = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=3)
@@ -436,6 +437,27 @@ def test_of_several_outputs_the_first_with_a_row_a_sample_is_looked_at(extra):
 def test_batches_that_cannot_be_used_are_refused_with_what_is_expected(batch, message):
     with pytest.raises(UserError, match=message):
         pair_of(batch, reader())
+
+
+class Short(Reader):
+    """As nanoGPT: without targets it puts out the last token only."""
+
+    def forward(self, idx, targets=None):
+        logits = self.head(torch.tanh(self.inner(self.embedding(idx))))
+        if targets is None:
+            return logits[:, [-1], :], None
+        return logits, F.cross_entropy(logits.flatten(0, 1), targets.flatten())
+
+
+def test_outputs_that_are_not_as_many_as_the_labels_are_refused_with_what_to_do():
+    torch.manual_seed(0)
+    net, tokens, targets = Short(), *torch.randint(CLASSES, (2, 4, 5))
+    with pytest.raises(UserError, match=r"got outputs \(4, 1, 7\) and labels \(4, 5\): pass `loss`, or, where a net"):
+        measure(net, tokens, targets, LayerCushion())
+    found = measure(net, {"idx": tokens, "targets": targets}, targets, LayerCushion())
+    assert found["probe/risk"] == pytest.approx(net(tokens, targets)[1].item(), rel=1e-6)
+    with pytest.raises(UserError, match=r"got outputs \(4, 3\) and labels \(4, 1\)"):
+        cross_entropy(torch.zeros(4, 3), torch.zeros(4, 1, dtype=torch.long))
 
 
 def test_a_net_that_returns_nothing_to_look_at_is_refused():

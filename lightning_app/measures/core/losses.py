@@ -39,7 +39,7 @@ def cross_entropy(outputs: Tensor, labels: Tensor) -> Tensor:
     """Mean cross-entropy in nats, over samples or over tokens whose label is not -100.
 
     Raises:
-        UserError: for labels that are no classes.
+        UserError: for labels that are no classes, or not as many as the outputs.
 
     >>> logits = torch.zeros(2, 3, 4)  # two sequences of three tokens, four classes
     >>> round(float(cross_entropy(logits, torch.tensor([[1, 2, 0], [3, -100, -100]])).exp()))
@@ -53,12 +53,21 @@ def cross_entropy(outputs: Tensor, labels: Tensor) -> Tensor:
             "or pass `loss`."
         )
     labels = labels.long() if labels.dtype == torch.bool else labels
+    given, outputs = outputs, classes_second(outputs, labels)
     try:
-        return F.cross_entropy(classes_second(outputs, labels), labels)
+        return F.cross_entropy(outputs, labels)
     except IndexError as error:  # a GPU stops the process instead
         raise NoClassError(
-            f"the cross-entropy needs labels that are classes of the outputs {tuple(outputs.shape)}, or -100 for what does not "
+            f"the cross-entropy needs labels that are classes of the outputs {tuple(given.shape)}, or -100 for what does not "
             f"count, got labels from {int(labels.min())} to {int(labels.max())}."
+        ) from error
+    except (RuntimeError, ValueError) as error:
+        if (*outputs.shape[:1], *outputs.shape[2:]) == labels.shape:
+            raise
+        raise UserError(
+            f"the cross-entropy needs outputs (B, classes) beside labels (B,), or (B, T, classes) beside (B, T), got outputs "
+            f"{tuple(given.shape)} and labels {tuple(labels.shape)}: pass `loss`, or, where a net puts out everything only with "
+            'targets, batches that have them, such as {"idx": x, "targets": y, "labels": y}.'
         ) from error
 
 
@@ -73,6 +82,17 @@ def loss_of_net(net: nn.Module, loss: Loss) -> Loss:
     if loss is cross_entropy and takes(net, "labels"):
         return ReturnedLoss()
     return LossOfMaps(loss) if any(isinstance(module, MAPS_1D) for module in net.modules()) else loss
+
+
+class LossOfTokens:
+    """A CrossEntropyLoss that also takes the outputs (B, T, classes) of tokens, which training flattens for it."""
+
+    def __init__(self, criterion: nn.CrossEntropyLoss) -> None:
+        self.criterion = criterion
+        self.ignore_index = criterion.ignore_index
+
+    def __call__(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        return self.criterion(classes_second(outputs, labels), labels)
 
 
 class LossOfMaps:
