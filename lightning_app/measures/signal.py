@@ -61,6 +61,26 @@ def _guarded(look: Callable[..., None]) -> Callable[..., None]:
     return safe
 
 
+class _Hook:
+    """A hook of a module, without the module, or of a tensor; that of a net which is copied or pickled meanwhile does nothing."""
+
+    def __init__(self, look: Callable[..., Any], *known: Any) -> None:
+        self._look, self._known = look, known
+
+    def __call__(self, *args: Any) -> None:
+        if (
+            not torch.compiler.is_compiling()
+        ):  # by torch.compile, which would make what is done here a part of the graph
+            self._look(*self._known, *args[1:] if isinstance(args[0], nn.Module) else args)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _Hook, (_nothing,)
+
+
+def _nothing(*_: Any) -> None:
+    pass
+
+
 class SignalWatch(TorchFunctionMode):
     """Watches a net's forward and backward passes from now on, until `stop` returns what was seen.
 
@@ -140,19 +160,17 @@ class SignalWatch(TorchFunctionMode):
         self._exit()
 
     def _watch(self, net: nn.Module) -> None:
-        self._handles.append(net.register_forward_pre_hook(self._enter, prepend=True, with_kwargs=True))
+        self._handles.append(net.register_forward_pre_hook(_Hook(self._enter), prepend=True, with_kwargs=True))
         for module in dict.fromkeys(layer.module for layer in self._layers):
             own = [layer for layer in self._layers if layer.module is module]
-            self._handles.append(module.register_forward_hook(_hook(self._module, own), with_kwargs=True))
-        self._handles.append(net.register_forward_hook(self._leave, always_call=True))
+            self._handles.append(module.register_forward_hook(_Hook(self._module, own), with_kwargs=True))
+        self._handles.append(net.register_forward_hook(_Hook(self._leave), always_call=True))
 
     # -- in the passes ------------------------------------------------------------------------------------------------
 
-    def _enter(self, net: nn.Module, inputs: tuple, named: Mapping[str, Any]) -> None:
-        if torch.compiler.is_compiling():  # by torch.compile, which would make what is done here a part of the graph
-            return
+    def _enter(self, inputs: tuple, named: Mapping[str, Any]) -> None:
         self._outer.append(self._looking)
-        self._looking = torch.is_grad_enabled() and (net.training or not self._training)
+        self._looking = torch.is_grad_enabled() and (self._net.training or not self._training)
         if self._looking:
             self.missed, self._batch = False, 0
             self._called.clear()
@@ -163,9 +181,7 @@ class SignalWatch(TorchFunctionMode):
                 self._entered = True
                 self.__enter__()  # sees what the pass calls
 
-    def _leave(self, net: nn.Module, inputs: tuple, out: Any) -> None:
-        if torch.compiler.is_compiling():
-            return
+    def _leave(self, inputs: tuple, out: Any) -> None:
         looked, self._looking = self._looking, self._outer.pop()
         if looked:  # what an enclosing call does behind this one is no part of the pass, as a loss is not
             self._looking, self._outer = False, [False] * len(self._outer)
@@ -200,7 +216,7 @@ class SignalWatch(TorchFunctionMode):
         self._channels[layer.name] = Channels.of(layer.module, out)
         self._add(f"{layer.name}/activation", self._square(out), out.numel())
         if out.requires_grad:
-            out.register_hook(_hook(self._gradient, layer.name, self._batch or len(out)))
+            out.register_hook(_Hook(self._gradient, layer.name, self._batch or len(out)))
 
     @_guarded
     def _gradient(self, name: str, batch: int, gradient: Tensor) -> None:
@@ -288,16 +304,6 @@ class SignalWatch(TorchFunctionMode):
 
     def _number(self, value: float) -> Tensor:
         return torch.full((), value, dtype=self._wide, device=self._device)  # filled there: nothing is transferred
-
-
-def _hook(look: Callable[..., None], *known: Any) -> Callable[..., None]:
-    """A hook of a module, without the module, or of a tensor."""
-
-    def hook(*args: Any) -> None:
-        if not torch.compiler.is_compiling():
-            look(*known, *args[1:] if isinstance(args[0], nn.Module) else args)
-
-    return hook
 
 
 def _neighbours(gradients: Tensor) -> Tensor:

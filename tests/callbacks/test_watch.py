@@ -1,5 +1,6 @@
 """`skipscope.watch` around a loop of one's own: Lightning's numbers, training unchanged, and nothing that stops it."""
 
+import copy
 import gc
 import logging
 import re
@@ -550,6 +551,20 @@ def test_the_loader_of_training_may_be_the_probe(tmp_path, of):
         return [labels.tolist() for _, labels in loader]
 
     assert orders(watching=True) == orders(watching=False)
+
+
+def test_a_net_may_be_copied_and_saved_while_it_is_watched(tmp_path, bare):
+    net, kept = small_net(), []
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+    with skipscope.watch(net, probe(), optimizer, every=1, folder=tmp_path / "run", measures=[Signal()]):
+        for _ in range(2):
+            train(net, optimizer, epochs=1)
+            kept.append(copy.deepcopy(net))
+            torch.save(net, tmp_path / "net.pt")
+    loaded = torch.load(tmp_path / "net.pt", weights_only=False)
+    assert same_weights(loaded, bare) and same_weights(kept[-1], bare)
+    hooks = [hook for each in (loaded, kept[0]) for module in each.modules() for hook in module._forward_hooks.values()]
+    assert {hook._look.__name__ for hook in hooks} <= {"_nothing"}
 
 
 def test_training_that_goes_on_after_its_end_is_measured_by_the_clock(tmp_path, caplog):
