@@ -106,7 +106,6 @@ class Signal(Measure):
         super().__init__(**clock)
         self._began = 0  # optimizer steps when they began
         self._of_batch = 1  # optimizer steps that a batch makes at most, as far as is known
-        self._scale = 1.0  # by which the loss is multiplied in this step
         self._seen: dict[str, Seen | Exception] | None = None  # by net, of the present step; None: nothing is trained
 
     @override
@@ -147,7 +146,7 @@ class Signal(Measure):
         if self._watches or not self._will_be_logged(trainer):  # gradients may be accumulated over batches
             return
         self._began = trainer.global_step
-        self._scale = _loss_scale(trainer)
+        scaler = getattr(trainer.precision_plugin, "scaler", None)
         unseen = why_unseen(member.net for member in members_of(pl_module))
         if unseen:
             self.warn_once(f"Signal sees weights, their gradients and updates only: {unseen}.")
@@ -155,7 +154,7 @@ class Signal(Measure):
             if parts := compiled_parts(net):
                 self.warn_once(COMPILED_PARTS.format(name, ", ".join(parts)))
             try:
-                self._watches[name] = SignalWatch(net, not unseen)
+                self._watches[name] = SignalWatch(net, not unseen, scale=scaler and scaler.get_scale)
             except Exception as error:  # of a foreign net: said when it is to be logged
                 self._watches[name] = error
 
@@ -203,7 +202,7 @@ class Signal(Measure):
                     raise watch
                 if watch.missed:
                     self.warn_once(UNSEEN.format(name))
-                seen[name] = (_unscaled(watch.stop(), self._scale), watch.shape)
+                seen[name] = (watch.stop(), watch.shape)
             except Exception as error:  # of a foreign net: its numbers are missing, and training goes on
                 seen[name] = error
         self._watches = {}
@@ -224,18 +223,6 @@ class Signal(Measure):
 def _close(watch: SignalWatch | Exception) -> None:
     if isinstance(watch, SignalWatch):
         watch.close()
-
-
-def _loss_scale(trainer: pl.Trainer) -> float:
-    scaler = getattr(trainer.precision_plugin, "scaler", None)
-    return 1.0 if scaler is None else float(scaler.get_scale())
-
-
-def _unscaled(sums: Sums, scale: float) -> Sums:
-    """The optimizer's gradients are unscaled before a step; what hooks see on the way is not."""
-    return {
-        key: (found[0] / scale**2, *found[1:]) if key.endswith("/gradient") else found for key, found in sums.items()
-    }
 
 
 def _over_ranks(seen: dict[str, Seen | Exception], ranks: int) -> dict[str, Seen | Exception]:

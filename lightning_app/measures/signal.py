@@ -93,6 +93,7 @@ class SignalWatch(TorchFunctionMode):
         net: not compiled: hooks see nothing of a compiled graph, and leave it as it is.
         passes: whether there are passes to see; otherwise only the weights are looked at, now and at the end.
         samples: of which the loss is the mean, where they come in several batches; None: those of each batch.
+        scale: by which the loss of a pass is multiplied, asked for in that pass: a GradScaler changes it from step to step.
 
     Attributes:
         error: what was raised while watching; nothing is seen from then on.
@@ -107,7 +108,9 @@ class SignalWatch(TorchFunctionMode):
     {'activation': 3.0, 'gradient': 6.0, 'gradient_correlation': 1.0, 'weight': 3.0, 'weight_gradient': 6.0, 'update': 0.0}
     """
 
-    def __init__(self, net: nn.Module, passes: bool = True, samples: int | None = None) -> None:
+    def __init__(
+        self, net: nn.Module, passes: bool = True, samples: int | None = None, scale: Callable[[], float] | None = None
+    ) -> None:
         super().__init__()
         net = unwrapped(net)
         self.error: Exception | None = None
@@ -122,6 +125,7 @@ class SignalWatch(TorchFunctionMode):
         self._device = device_of(net)
         self._wide = torch.float64 if with_float64(self._device) == self._device else torch.float32
         self._samples = samples
+        self._scale_now, self._scale = scale, 1.0  # of the present pass
         self._sums: dict[str, Tensor] = {}  # (k,) each
         self._way: WeakIdKeyDictionary = WeakIdKeyDictionary()  # tensor -> layers on its longest way, and the last one
         self._batch = 0  # samples in the present pass
@@ -180,6 +184,11 @@ class SignalWatch(TorchFunctionMode):
             if not self._entered:  # a net may call itself: under DDP, Lightning's training step is a call of its module
                 self._entered = True
                 self.__enter__()  # sees what the pass calls
+            self._ask_scale()
+
+    @_guarded
+    def _ask_scale(self) -> None:
+        self._scale = 1.0 if self._scale_now is None else float(self._scale_now())
 
     def _leave(self, inputs: tuple, out: Any) -> None:
         looked, self._looking = self._looking, self._outer.pop()
@@ -216,11 +225,12 @@ class SignalWatch(TorchFunctionMode):
         self._channels[layer.name] = Channels.of(layer.module, out)
         self._add(f"{layer.name}/activation", self._square(out), out.numel())
         if out.requires_grad:
-            out.register_hook(_Hook(self._gradient, layer.name, self._batch or len(out)))
+            out.register_hook(_Hook(self._gradient, layer.name, self._batch or len(out), self._scale))
 
     @_guarded
-    def _gradient(self, name: str, batch: int, gradient: Tensor) -> None:
-        self._add(f"{name}/gradient", self._square(gradient) * (self._samples or batch) ** 2, gradient.numel())
+    def _gradient(self, name: str, batch: int, scale: float, gradient: Tensor) -> None:
+        whole = (self._samples or batch) / scale
+        self._add(f"{name}/gradient", self._square(gradient) * whole**2, gradient.numel())
         if len(gradient) == batch > 1:  # a row a sample, not a token or a place
             cosines = _neighbours(gradient)
             self._add(

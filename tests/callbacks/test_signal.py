@@ -60,7 +60,9 @@ def test_a_bank_logs_what_a_loop_by_hand_sees_in_the_same_steps(tmp_path):
 
 def test_it_is_watched_in_the_steps_that_are_logged_and_in_no_other(monkeypatch, tmp_path):
     watched = []
-    monkeypatch.setattr("callbacks.signal.SignalWatch.__init__", lambda self, net, *_: watched.append(net) or None)
+    monkeypatch.setattr(
+        "callbacks.signal.SignalWatch.__init__", lambda self, net, *_, **__: watched.append(net) or None
+    )
     monkeypatch.setattr("callbacks.signal.SignalWatch.stop", lambda self: {})
     monkeypatch.setattr("callbacks.signal.SignalWatch.close", lambda self: None)
     monkeypatch.setattr("callbacks.signal.SignalWatch.shape", (), raising=False)
