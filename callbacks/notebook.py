@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 from weakref import WeakKeyDictionary
 
+import numpy as np
 import torch
 import yaml
 from torch import Tensor, nn
@@ -114,10 +115,18 @@ def _tensor(what: str, values: Any) -> Tensor:
         raise UserError(f"expected {what} as one tensor or array, got {described(values)}: stack them.") from error
 
 
+def _are_several(inputs: Any) -> bool:
+    """Tensors that the net takes one beside the other, or arrays in a tuple; a list of arrays is one of samples."""
+    arrays = (Tensor, np.ndarray) if isinstance(inputs, tuple) else Tensor
+    return isinstance(inputs, (list, tuple)) and any(isinstance(each, arrays) for each in inputs)
+
+
 def _batches(net: nn.Module, inputs: Any, labels: Tensor) -> list[tuple[Any, Tensor]]:
     if isinstance(inputs, Mapping):
-        inputs = {name: _tensor(name, value) for name, value in inputs.items()}
-    elif not isinstance(inputs, (list, tuple)) or not any(isinstance(each, Tensor) for each in inputs):
+        inputs = {name: value if value is None else _tensor(name, value) for name, value in inputs.items()}
+    elif _are_several(inputs):
+        inputs = [each if each is None else _tensor("inputs", each) for each in inputs]
+    else:
         inputs = _tensor("inputs", inputs)
         if not inputs.ndim or inputs.shape[:1] != labels.shape[:1] or not len(inputs):
             got = f"shapes {tuple(inputs.shape)} and {tuple(labels.shape)}"

@@ -129,6 +129,24 @@ def test_measure_takes_arrays_one_measure_and_more_than_a_batch_and_leaves_the_n
     assert net.training and all(weight.grad is None for weight in net.parameters())
 
 
+def test_measure_takes_several_arrays_and_none_as_inputs():
+    class Two(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.fc = nn.Linear(4, 3)
+
+        def forward(self, x, y, scale=None):
+            return self.fc(x - y if scale is None else scale * x)
+
+    (x, y), labels, net = torch.randn(2, 6, 4), torch.arange(6) % 3, Two()
+    expected = skipscope.measure(net, (x, y), labels, LayerCushion())
+    assert skipscope.measure(net, (x.numpy(), y.numpy()), labels, LayerCushion()) == expected
+    assert skipscope.measure(net, (x, y.numpy(), None), labels, LayerCushion()) == expected
+    assert skipscope.measure(net, {"x": x.numpy(), "y": y, "scale": None}, labels, LayerCushion()) == expected
+    images = [*torch.randn(6, 1, 4, 4).numpy()]  # of samples, one a row
+    assert skipscope.measure(small_net(), images, labels, WeightMass())["weight_mass/all"] > 0
+
+
 @pytest.mark.parametrize("one", [DrivingForce, HessianSpectrum, NoiseStability, Signal])
 def test_measure_finds_in_a_compiled_net_what_it_finds_in_the_net(one):
     net, (images, labels) = small_net(), samples()
