@@ -20,7 +20,7 @@ from callbacks.clock import Steps, epochs_done
 from callbacks.log import log_results
 from callbacks.measure import Measure, StatefulMeasure
 from callbacks.notebook import checked, shipped
-from lightning_app.common.calls import described
+from lightning_app.common.calls import described, pair_of
 from lightning_app.common.errors import UserError, reason
 from lightning_app.common.files import with_home
 from lightning_app.common.isolation import bare, device_of, unwrapped
@@ -98,6 +98,7 @@ class Watch:
         loggers: Iterable[Logger] = (),
     ) -> None:
         _check_steps(steps_per_epoch, steps_done, total_steps)
+        self._done_before = steps_done
         nets = {name: _whole(name, each) for name, each in _by_name(net).items()}
         with isolate_rng(), _generators_kept(probe):  # a DataLoader draws numbers when it is iterated over
             batches = [batch if pair_of is None else pair_of(batch) for batch in probe]
@@ -108,6 +109,10 @@ class Watch:
                 f"a probe is a list of batches, each a pair (inputs, labels), got {described(batches[0])} as the first batch: "
                 "write [(inputs, labels)]."
             )
+        for batch in batches:
+            refused = [error for each in nets.values() if (error := _refused(batch, each))]
+            if len(refused) == len(nets):
+                raise refused[0]
         self.measures = [_own(one, every) for one in checked(shipped() if measures is None else measures)]
         self._optimizer: Any = _innermost(optimizer)
         _check_optimizer(self._optimizer, nets)
@@ -280,6 +285,10 @@ class Watch:
     def _end(self) -> None:
         """What was not measured after the last step is measured now; without a step, what was not measured at the start."""
         done = self._loop.global_step
+        if done == self._done_before:
+            log.warning(
+                "no step was counted within the block of a watch: give it the optimizer that steps, or call step() after each."
+            )
         for one in self.measures:
             if (done or not one.at_start) and not one.due_after(done) and done != self._loop.max_steps:
                 one.observe(*self._whose, epochs_done(self._loop))
@@ -386,6 +395,15 @@ def _whole(name: str, net: nn.Module) -> nn.Module:
             "without watch."
         )
     return bare(net)
+
+
+def _refused(batch: Any, net: nn.Module) -> Exception | None:
+    """Why the net is not given a batch, if it is not: the batches of a probe may be those of one of several nets."""
+    try:
+        pair_of(batch, net)
+    except Exception as error:  # what a foreign net's signature raises, each measure says
+        return error if isinstance(error, UserError) else None
+    return None
 
 
 def _check_steps(steps_per_epoch: int, steps_done: int, total_steps: int | None) -> None:

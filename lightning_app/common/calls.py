@@ -22,7 +22,7 @@ IGNORED = -100  # a label that counts in no loss, as in PyTorch and transformers
 RETURNED = "_returned_loss"  # on the outputs: the loss that the net returned with them, and what it is a function of
 PAIRS = (
     "give the datamodule or the LightningModule a method probe_loader() that yields fixed (inputs, labels), or dicts with "
-    "labels among them; to a watch, as its probe, a list of such batches."
+    "labels among them; to a watch, as its probe, a list of such batches, or pair_of."
 )
 
 

@@ -332,6 +332,18 @@ def test_a_block_without_a_step_is_measured_once(tmp_path):
     assert skipscope.open_run(tmp_path / "late").log().query("name == 'late'")["step"].tolist() == [0]
 
 
+@pytest.mark.parametrize("counted", ["by the optimizer", "by hand", "of another optimizer", "by nobody"])
+def test_a_block_in_which_no_step_is_counted_says_so(tmp_path, caplog, counted):
+    net = small_net()
+    one, other = (torch.optim.SGD(net.parameters(), lr=0.1) for _ in range(2))
+    given = {"by the optimizer": one, "of another optimizer": other}.get(counted)
+    with skipscope.watch(net, probe(), given, folder=tmp_path, measures=[WeightMass()]) as scope:
+        train(net, one, epochs=1)
+        if counted == "by hand":
+            scope.step()
+    assert ("no step was counted" in caplog.text) == (counted in ("of another optimizer", "by nobody"))
+
+
 def test_own_numbers_are_at_the_step_that_was_made(tmp_path):
     with skipscope.watch(
         small_net(), probe(), every=1, folder=tmp_path, measures=[WeightMass()], steps_per_epoch=4
@@ -727,6 +739,8 @@ def test_what_is_kept_does_not_grow_with_the_steps(tmp_path):
         ({"optimizer": torch.optim.SGD}, "got the class SGD: leave it out, and call step()"),
         ({"probe": []}, "a probe needs at least one batch"),
         ({"probe": probe()[0]}, "got a tensor (4, 1, 6, 6) as the first batch: write [(inputs, labels)]"),
+        ({"probe": [{"image": torch.ones(2, 1, 6, 6), "target": torch.ones(2)}]}, "a dict with image, target"),
+        ({"pair_of": lambda batch: {"x": batch[0]}}, "one row per sample, got a NoneType in a dict with x"),
         ({"folder": __file__}, "test_watch.py is a file: name another"),
         ({"folder": Path(__file__) / "run"}, "test_watch.py is a file: name another"),
     ],
