@@ -267,6 +267,11 @@ class OnceNet(nn.Linear):
         return Once.apply(super().forward(x))
 
 
+class Drawing(nn.Linear):
+    def forward(self, x):
+        return super().forward(x) + torch.randn(len(x), 2)
+
+
 def weight_normed() -> nn.Module:
     """torch's weight_norm has a wrong second derivative: gradgradcheck fails."""
     torch.manual_seed(0)
@@ -293,6 +298,7 @@ NOT_SYMMETRIC = "is symmetric, and autograd's second derivative of Sequential is
         (lambda: Hessian(conv_net().train(), [images()]), "'1' is in training mode"),
         (lambda: Hessian(nn.Sequential(conv_net(), nn.Dropout()).train(), [images()]), "is in training mode"),
         (lambda: Hessian(conv_net(), [images()], nn.CrossEntropyLoss(reduction="sum")), "a mean over samples"),
+        (lambda: Hessian(Drawing(2, 2), TWO), "draws random numbers in evaluation mode"),
         (lambda: Hessian(weight_normed(), [images()]), NOT_SYMMETRIC),
         (lambda: Hessian(weight_normed().float(), [images(dtype=torch.float32)]), NOT_SYMMETRIC),
         (lambda: Restricted(Hessian(conv_net(), [images()]), torch.zeros(9, dtype=torch.bool)), "at least one coord"),

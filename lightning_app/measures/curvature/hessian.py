@@ -30,7 +30,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from lightning_app.common.calls import adapt
 from lightning_app.common.errors import UserError
 from lightning_app.common.isolation import attention_written_out, trained_weights, unrounded, with_float64
-from lightning_app.measures.core.hooks import check_evaluating, own_copy, shared_copy
+from lightning_app.measures.core.hooks import check_evaluating, nearly_same, own_copy, shared_copy
 from lightning_app.measures.core.losses import Batches, Loss, counted, cross_entropy, no_mean
 from lightning_app.measures.curvature.bilinear import BilinearConvolutions
 
@@ -272,12 +272,21 @@ class Hessian(ParameterMap):
             if any(len(labels) > 1 for _, labels in self._chunks):
                 raise
             return  # there is no room for two samples
+        if differing and self._draws(pieces[0][0][:2]):
+            raise UserError(
+                "a Hessian needs a net of the same outputs each time, and this one draws random numbers in evaluation mode "
+                f"(as variational autoencoders do): let it draw where self.training is true. {ADVICE}"
+            )
         if differing:
             raise UserError(
                 "a Hessian needs a loss that is a mean over samples, or over the tokens whose label is not -100, without "
                 f"weights: of some samples it is {differing[0]:.4g}, and the mean of their losses {differing[1]:.4g}. "
                 f"{ADVICE}"
             )
+
+    @torch.no_grad()
+    def _draws(self, inputs: Any) -> bool:
+        return not nearly_same(self._net(inputs), self._net(inputs), 1e-3)
 
     def _backward(self, gradient: tuple[Tensor, ...], parts: list[Tensor], batched: bool, keep: bool) -> list[Tensor]:
         curved = [(g, part) for g, part in zip(gradient, parts) if g.requires_grad]  # others do not depend on w
