@@ -68,9 +68,7 @@ class _Hook:
         self._look, self._known = look, known
 
     def __call__(self, *args: Any) -> None:
-        if (
-            not torch.compiler.is_compiling()
-        ):  # by torch.compile, which would make what is done here a part of the graph
+        if not torch.compiler.is_compiling():  # torch.compile would make what is done here a part of its graph
             self._look(*self._known, *args[1:] if isinstance(args[0], nn.Module) else args)
 
     def __reduce__(self) -> tuple[Any, ...]:
