@@ -14,8 +14,6 @@ import pytest
 import yaml
 
 from lightning_app.cli import main
-from lightning_app.cli.run_folders import claim_measured
-from lightning_app.common.errors import UserError
 from lightning_app.runs import RunFolder
 from tests.forked import MAIN, WAIT_AT, Popen
 from tests.helpers import LEARNING, OFFLINE, ROOT, TINY, assert_same_run, command, log_rows, refused
@@ -377,11 +375,6 @@ def test_a_value_in_place_of_options_is_said_with_its_file(tmp_path, monkeypatch
 @pytest.mark.parametrize("words", [("report", ""), ("board", ""), ("compare", "", "a"), ("report", "a", "--out", "")])
 def test_an_empty_path_is_not_the_working_folder(monkeypatch, capsys, words):
     assert "expected a value, got an empty text" in refused(*words, capsys=capsys, monkeypatch=monkeypatch)
-
-
-def test_a_measurement_into_an_empty_path_is_refused():
-    with pytest.raises(UserError, match="--out names a new folder, got an empty text"):
-        claim_measured("", None, None, None)
 
 
 def test_broken_yaml_names_its_file(tmp_path, monkeypatch, capsys):
