@@ -137,8 +137,7 @@ def list_pictures(folder: Path, classes: Sequence[str]) -> tuple[list[str], Tens
 
     def is_picture(path: str) -> bool:
         """By its ending. Hidden files and folders are the system's own, such as ._* of macOS and .thumbnails."""
-        hidden = any(part.startswith(".") for part in Path(path).relative_to(folder).parts)
-        return path.lower().endswith(IMG_EXTENSIONS) and not hidden
+        return path.lower().endswith(IMG_EXTENSIONS) and f"{os.sep}." not in path[len(str(folder)) :]
 
     number = {name: label for label, name in enumerate(classes)}
     there = class_folders(folder)
