@@ -78,15 +78,17 @@ class Penalty(nn.Module):
         if centre == "identity" and own is None:
             raise UserError(f"decay_towards 'identity' needs a net with ID entries; {type(net).__name__} names none.")
         shifted = set(own()) if own and centre == "identity" else set()
-        if missing := sorted(shifted - {name for name, _ in net.named_parameters()}):
+        every = dict(net.named_parameters(remove_duplicate=False))  # a shared weight has several names
+        if missing := sorted(shifted - every.keys()):
             raise UserError(
                 f"decay_towards 'identity' needs the weights with ID entries as parameters, and '{missing[0]}' of "
                 f"{type(net).__name__} is none: leave out what computes it from others (a parametrization), or decay to zero."
             )
         named = {n: w for n, w in net.named_parameters() if decays == "all" or (decays == "weights" and w.ndim >= 2)}
         self._weights = list(named.values())  # in a list: hidden from nn.Module's registration
-        for index, (name, w) in enumerate(named.items()):
-            rho = id_entries(w).to(w.dtype) if name in shifted else None
+        around = {id(every[name]) for name in shifted}
+        for index, w in enumerate(self._weights):
+            rho = id_entries(w).to(w.dtype) if id(w) in around else None
             self.register_buffer(f"centre_{index}", rho, persistent=False)
 
     @torch.no_grad()

@@ -60,6 +60,23 @@ def test_the_centre_is_found_in_a_compiled_net_and_missed_where_weights_are_comp
         Penalty(net, 1.0, centre="identity")
 
 
+def test_the_centre_of_a_weight_with_several_names():
+    """As of a block that is used again and again."""
+
+    class Recurrent(nn.Module):
+        def __init__(self, names) -> None:
+            super().__init__()
+            self.blocks, self.names = nn.ModuleList([nn.Conv2d(2, 2, 3, bias=False)] * 3), names
+
+        def id_weights(self) -> list[str]:
+            return [f"blocks.{name}.weight" for name in self.names]
+
+    for names in ((0,), (0, 1, 2), (2,)):
+        net = Recurrent(names)
+        nn.init.dirac_(net.blocks[0].weight)
+        assert Penalty(net, 1.0, centre="identity").value() == 0 < Penalty(net, 1.0).value()
+
+
 @pytest.mark.parametrize(("scale", "decay"), [("one", 1e-2), ("batch", 32 * 1e-2)])  # batches of 32, the last one of 4
 def test_coupled_decay_equals_torch_sgd_where_the_centre_is_zero(scale, decay):
     ours = fit(classifier({"residual": arm(True)}, weight_decay=decay, penalty_scale=scale))
