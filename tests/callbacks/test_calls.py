@@ -317,6 +317,28 @@ def test_classes_of_a_convolution_come_second_also_where_they_are_as_many_as_pos
     torch.testing.assert_close(of_samples(net(x), labels, context.loss)[0], expected)
 
 
+class Flattening(nn.CrossEntropyLoss):
+    def forward(self, outputs, labels):
+        return super().forward(outputs.flatten(0, -2), labels.flatten())
+
+
+class Focal(nn.CrossEntropyLoss):
+    """Written for images: classes second."""
+
+    def forward(self, outputs, labels):
+        each = F.cross_entropy(outputs, labels, reduction="none")
+        return (each * (1 - torch.exp(-each))).mean()
+
+
+@pytest.mark.parametrize(("kind", "places"), [(Flattening, 6), (Flattening, CLASSES), (Focal, 6)])
+def test_a_cross_entropy_of_ones_own_may_flatten_tokens_by_itself(kind, places):
+    torch.manual_seed(0)
+    net, x, labels = nn.Linear(3, CLASSES), torch.randn(4, places, 3), torch.randint(CLASSES, (4, places))
+    expected = kind()(net(x).flatten(0, 1), labels.flatten()).item()
+    assert MeasureContext(net, [(x, labels)], kind()).loss(net(x), labels).item() == pytest.approx(expected, rel=1e-6)
+    assert measure(net, x, labels, LayerCushion(), loss=kind())["probe/risk"] == pytest.approx(expected, rel=1e-6)
+
+
 @pytest.mark.parametrize("shift", [0, 1])
 def test_what_a_returned_loss_looks_at_is_seen_without_labels_of_our_own(shift):
     """Of a net whose outputs are all alike, that is frozen, has samples without labels, and takes no label but its classes."""

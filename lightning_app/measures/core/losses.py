@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -85,13 +86,19 @@ def loss_of_net(net: nn.Module, loss: Loss) -> Loss:
 
 
 class LossOfTokens:
-    """A CrossEntropyLoss that also takes the outputs (B, T, classes) of tokens, which training flattens for it."""
+    """A CrossEntropyLoss that also takes the outputs (B, T, classes) of tokens, which training flattens for it.
+
+    A subclass with a ``forward`` of its own may flatten them itself, and gets them as the net returns them if it takes them so.
+    """
 
     def __init__(self, criterion: nn.CrossEntropyLoss) -> None:
         self.criterion = criterion
         self.ignore_index = criterion.ignore_index
 
     def __call__(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        if type(self.criterion).forward is not nn.CrossEntropyLoss.forward:
+            with suppress(RuntimeError, ValueError, IndexError):
+                return self.criterion(outputs, labels)
         return self.criterion(classes_second(outputs, labels), labels)
 
 
