@@ -55,8 +55,8 @@ from lightning_app.runs.members import Member, members_of
 PROBE, BATCH = 1000, 125  # samples of a training set, and how many at once
 LOSSES = ("loss", "criterion", "loss_fn")
 
-# By module: the loader that they are of, or the trainer that makes others as it goes, and batches. None holds the module, which
-# may be in a loader's collate_fn.
+# By module: the loader that they are of, or what makes others in a fit, and batches. None holds the module, which may be in a
+# loader's collate_fn.
 _probes: WeakKeyDictionary[pl.LightningModule, tuple[ref[Any], list[Any]]] = WeakKeyDictionary()
 _loaders: WeakKeyDictionary[Any, DataLoader[Any]] = WeakKeyDictionary()  # of datamodules where nothing is trained
 
@@ -185,7 +185,10 @@ def probe_of(trainer: pl.Trainer) -> Iterable[Any]:
         if callable(loader := getattr(owner, "probe_loader", None)):
             return loader()
     training, module = _training_loader(trainer), trainer.lightning_module
-    owner = trainer if getattr(trainer, "reload_dataloaders_every_n_epochs", 0) else training
+    owner = training
+    if getattr(trainer, "reload_dataloaders_every_n_epochs", 0):
+        source: Any = trainer.fit_loop._data_source.instance  # a module or datamodule, or what was given to `fit`
+        owner = training if source is None or isinstance(source, (list, tuple, dict)) else source
     of, batches = _probes.get(module, (None, []))
     if of is None or of() is not owner:
         batches = _taken(trainer, training)

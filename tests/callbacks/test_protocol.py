@@ -340,9 +340,13 @@ def test_samples_stay_where_loaders_are_made_anew():
             return {}
 
     for means in ([], []):
-        data = Growing()
-        trainer(3, callbacks=[Seen()], reload_dataloaders_every_n_epochs=1).fit(Foreign(), datamodule=data)
+        data, module = Growing(), Foreign()
+        made = trainer(3, callbacks=[Seen()], reload_dataloaders_every_n_epochs=1)
+        made.fit(module, datamodule=data)
         assert data.made == 3 and means == [1.0] * 4
+        made.fit_loop.max_epochs = 4
+        made.fit(module, DataLoader(TensorDataset(torch.full((8, 1, 6, 6), 9.0), torch.arange(8) % 3), batch_size=4))
+        assert means[4:] == [9.0]  # other data
 
 
 def test_a_module_that_its_loader_knows_is_forgotten_with_it():
