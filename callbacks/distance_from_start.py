@@ -49,6 +49,7 @@ class DistanceFromStart(StatefulMeasure):
     """
 
     family = "travel"
+    takes_samples = False
 
     @property
     @override

@@ -64,6 +64,7 @@ class Measure(EpochCallback):
     lenient = False
     family: str  # of the results: names their array file, ``cost/<family>`` and ``failed/<family>``; another in each measure
     gradients = False  # whether `measure` runs with gradients enabled
+    takes_samples = True  # False: it looks at weights or at training's own steps, and may be given a probe of any form
     _max_batch: int | None = None  # samples at a time, since more ran out of memory
 
     @override
@@ -298,6 +299,7 @@ class Scalar(Measure):
     """
 
     gradients = True
+    takes_samples = False  # not known: its function does as it likes
 
     def __init__(self, name: str, function: Callable[[MeasureContext], Any], **clock: Any) -> None:
         super().__init__(**clock)

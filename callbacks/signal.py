@@ -101,6 +101,7 @@ class Signal(Measure):
 
     family = "signal"
     gradients = True
+    takes_samples = False  # but for nets that nobody trains
 
     def __init__(self, **clock: Any) -> None:
         super().__init__(**clock)

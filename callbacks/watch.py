@@ -58,7 +58,7 @@ class Watch:
     Args:
         net: the network, or several by name: ``{"plain": ..., "residual": ...}``.
         probe: batches of fixed samples, pairs (inputs, labels) or dicts with ``labels``, as the net takes them; read once. With
-            ``pair_of`` any others.
+            ``pair_of``, and where no measure looks at samples, any others.
         optimizer: whose steps count, and right after which nets are measured. Without one, call ``step()`` on what the ``with``
             statement gives after each step; for a running average of weights, after its update.
         every: so many steps, or "powers_of_2" for 1, 2, 4, 8, ...
@@ -109,11 +109,11 @@ class Watch:
                 f"a probe is a list of batches, each a pair (inputs, labels), got {described(batches[0])} as the first batch: "
                 "write [(inputs, labels)]."
             )
-        for batch in batches:
+        self.measures = [_own(one, every) for one in checked(shipped() if measures is None else measures)]
+        for batch in batches if any(one.takes_samples for one in self.measures) else ():
             refused = [error for each in nets.values() if (error := _refused(batch, each))]
             if len(refused) == len(nets):
                 raise refused[0]
-        self.measures = [_own(one, every) for one in checked(shipped() if measures is None else measures)]
         self._optimizer: Any = _innermost(optimizer)
         _check_optimizer(self._optimizer, nets)
         self._module = SimpleNamespace(members=[*nets.items()], loss=loss, device=device_of(*nets.values()))

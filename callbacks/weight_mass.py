@@ -49,6 +49,7 @@ class WeightMass(Measure):
     """
 
     family = "weight_mass"
+    takes_samples = False
 
     @override
     def measure(self, context: MeasureContext) -> Mapping[str, Any]:

@@ -172,6 +172,18 @@ def test_batches_of_any_form(tmp_path):
     assert "cushion/layer02/median" in set(skipscope.open_run(tmp_path).log()["name"])
 
 
+def test_batches_without_labels_where_no_measure_looks_at_samples(tmp_path):
+    """Of an autoencoder, with its loader as the probe."""
+    net, measures = small_net(), [WeightMass(), DistanceFromStart(), Signal(), Scalar("norm", weight_norm)]
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    images = [(batch,) for batch, _ in probe()]
+    with skipscope.watch(net, images, optimizer, every=1, folder=tmp_path, measures=measures):
+        train(net, optimizer, epochs=1)
+    names = set(skipscope.open_run(tmp_path).log()["name"])
+    assert {"weight_mass/all", "travel/distance", "signal/layer01/activation", "norm"} <= names
+    assert not any(name.startswith("failed/") for name in names)
+
+
 def test_the_optimizer_may_be_wrapped_and_a_part_of_training_goes_on(tmp_path, bare):
     class Wrapper(torch.optim.Optimizer):  # as Accelerate's
         def __init__(self, optimizer):
@@ -576,7 +588,7 @@ def test_a_net_may_be_copied_and_saved_while_it_is_watched(tmp_path, bare):
     loaded = torch.load(tmp_path / "net.pt", weights_only=False)
     assert same_weights(loaded, bare) and same_weights(kept[-1], bare)
     hooks = [hook for each in (loaded, kept[0]) for module in each.modules() for hook in module._forward_hooks.values()]
-    assert {hook._look.__name__ for hook in hooks} <= {"_nothing"}
+    assert {hook._look.__name__ for hook in hooks} == {"_nothing"}
 
 
 def test_training_that_goes_on_after_its_end_is_measured_by_the_clock(tmp_path, caplog):
@@ -739,8 +751,14 @@ def test_what_is_kept_does_not_grow_with_the_steps(tmp_path):
         ({"optimizer": torch.optim.SGD}, "got the class SGD: leave it out, and call step()"),
         ({"probe": []}, "a probe needs at least one batch"),
         ({"probe": probe()[0]}, "got a tensor (4, 1, 6, 6) as the first batch: write [(inputs, labels)]"),
-        ({"probe": [{"image": torch.ones(2, 1, 6, 6), "target": torch.ones(2)}]}, "a dict with image, target"),
-        ({"pair_of": lambda batch: {"x": batch[0]}}, "one row per sample, got a NoneType in a dict with x"),
+        (
+            {"probe": [{"image": torch.ones(2, 1, 6, 6), "target": torch.ones(2)}], "measures": None},
+            "a dict with image, target",
+        ),
+        (
+            {"pair_of": lambda batch: {"x": batch[0]}, "measures": [WeightMass(), LayerCushion()]},
+            "one row per sample, got a NoneType in a dict with x",
+        ),
         ({"folder": __file__}, "test_watch.py is a file: name another"),
         ({"folder": Path(__file__) / "run"}, "test_watch.py is a file: name another"),
     ],
