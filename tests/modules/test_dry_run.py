@@ -243,6 +243,16 @@ def test_what_lazy_layers_make_is_a_function_of_the_seed():
     assert torch.equal(one, alone) and not torch.equal(zero, one)
 
 
+def test_what_lazy_layers_make_is_independent_of_the_layers_before():
+    """Drawn from the seed a second time, it was the first layer's weights."""
+    (member,) = build_members(
+        {"net": Arm(net=lambda: nn.Sequential(nn.Linear(30, 20), nn.ReLU(), nn.LazyLinear(20)))}, (0,)
+    )
+    check_outputs([member], (30,), 20)
+    both = torch.stack([member.net[at].weight.detach().flatten()[:400] for at in (0, 2)])
+    assert abs(torch.corrcoef(both)[0, 1]) < 0.3
+
+
 def test_lazy_layers_need_to_know_a_sample():
     data = DataLoader(TensorDataset(torch.randn(8, 5), torch.arange(8)), 4)
     with pytest.raises(UserError, match=r"member 'net' has lazy layers, .* attributes sample_shape and num_classes"):
