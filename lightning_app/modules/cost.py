@@ -78,7 +78,8 @@ class Penalty(nn.Module):
         if centre == "identity" and own is None:
             raise UserError(f"decay_towards 'identity' needs a net with ID entries; {type(net).__name__} names none.")
         shifted = set(own()) if own and centre == "identity" else set()
-        every = dict(net.named_parameters(remove_duplicate=False))  # a shared weight has several names
+        # A shared weight has several names, and one in a part that torch.compile wraps another than the net says.
+        every = {name.replace("_orig_mod.", ""): w for name, w in net.named_parameters(remove_duplicate=False)}
         if missing := sorted(shifted - every.keys()):
             raise UserError(
                 f"decay_towards 'identity' needs the weights with ID entries as parameters, and '{missing[0]}' of "

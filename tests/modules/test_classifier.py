@@ -54,7 +54,11 @@ def test_a_complex_weight_has_a_penalty_of_both_its_parts():
 
 def test_the_centre_is_found_in_a_compiled_net_and_missed_where_weights_are_computed():
     net = SimplifiedNet(5, residual=False)
-    assert Penalty(torch.compile(net), 1.0, centre="identity").value() == Penalty(net, 1.0, centre="identity").value()
+    found = Penalty(net, 1.0, centre="identity").value()
+    assert Penalty(torch.compile(net), 1.0, centre="identity").value() == found
+    parts = copy.deepcopy(net)
+    parts.blocks[0] = torch.compile(parts.blocks[0])
+    assert Penalty(parts, 1.0, centre="identity").value() == found
     torch.nn.utils.parametrizations.weight_norm(net.blocks[0].conv)
     with pytest.raises(UserError, match=r"as parameters, and 'blocks\.0\.conv\.weight' of SimplifiedNet is none"):
         Penalty(net, 1.0, centre="identity")
