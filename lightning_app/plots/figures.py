@@ -105,7 +105,7 @@ def legend(*panels: Axes, beside: bool = False) -> None:
     for axes in panels:
         named = zip(*axes.get_legend_handles_labels(), strict=True)
         drawn = [(handle, label) for handle, label in named if _is_drawn(handle)]
-        if drawn and not _is_empty(axes):
+        if drawn and not all(map(_is_empty, axes.figure.axes)):
             axes.legend(*zip(*drawn), **({"loc": "center left", "bbox_to_anchor": (1.02, 0.5)} if beside else {}))
 
 
