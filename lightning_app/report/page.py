@@ -13,6 +13,7 @@ from markupsafe import Markup, escape
 
 from lightning_app.common.errors import MachineError, UserError
 from lightning_app.common.files import with_folder, write_atomically
+from lightning_app.common.safe_io import read_bytes
 from lightning_app.common.scripts import policy
 from lightning_app.common.text import visible
 from lightning_app.plots.style import COLOURS
@@ -48,6 +49,7 @@ BEFORE = (learning, headline, seeds, twins, signals, weights, cushions, curvatur
 AFTER = (prediction, reproduced, conventions, layers, costs, configs)
 REPORT = "report.html"
 PAGES = (".html", ".htm")
+OURS = b"<title>SkipScope: "  # which every page has had
 
 
 @contextmanager
@@ -101,6 +103,11 @@ def write_report(
                 f"expected a page (*.html) or a folder for it, got {target}: a file, which is not overwritten."
             )
         target = target / REPORT
+    if out is not None and target.is_file() and target.stat().st_size and OURS not in read_bytes(target):
+        raise UserError(
+            f"expected a new page, or one that report has written, got {target}: a page of another kind, which is not "
+            "overwritten."
+        )
     home = next(folder for folder in target.parents if folder.exists())  # where its folder is, or will be made
     if not home.is_dir() or not os.access(home, os.W_OK):  # known before minutes of work
         raise MachineError(f"{target} cannot be written: correct the permissions, or name another place with --out.")

@@ -70,8 +70,14 @@ def test_a_page_takes_the_place_of_no_other_file(make, tmp_path, capsys):
     before = log.read_bytes()
     assert main(["report", str(tmp_path / "runs"), "--out", str(log)]) == 2
     assert log.read_bytes() == before and "a file, which is not overwritten" in capsys.readouterr().err
+    index = tmp_path / "index.html"
+    index.write_text("<title>Mine</title>")
+    assert main(["report", str(tmp_path / "runs"), "--out", str(index)]) == 2
+    assert index.read_text() == "<title>Mine</title>" and "a page of another kind, which is" in capsys.readouterr().err
+    index.write_text("")  # as mktemp makes one
     for _ in range(2):
         assert main(["report", str(tmp_path / "runs"), "--out", str(tmp_path / "pages.v2")]) == 0
+        assert main(["report", str(tmp_path / "runs"), "--out", str(index)]) == 0
     assert [path.name for path in (tmp_path / "pages.v2").iterdir()] == ["report.html"]
 
 
