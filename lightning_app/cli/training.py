@@ -53,6 +53,7 @@ from lightning_app.runs.loggers import AutoWandbLogger, RunLogger, make_best_eff
 ranks: Any = rank_zero_only  # its attribute `rank` is missing in its types
 NAMED_TWICE = re.compile(r"more than one stateful callback of type `(\w+)`")  # Lightning's words
 UNMONITORED = "Early stopping conditioned on metric"  # Lightning's words, which go on with the metrics that there are
+TOO_RARELY = "`val_check_interval`"  # Lightning's words
 PAST_THE_LIMIT = "You restored a checkpoint with current_epoch"  # Lightning's words
 UNFIT = {  # Lightning's callbacks, and what to do instead
     "LearningRateFinder": "train one arm a rate, or several runs, and compare them.",
@@ -367,6 +368,10 @@ class TrainingCLI(LightningCLI):
                 with suppress(MachineError):  # a full disk is not why it stops
                     self.folder.add_divergence(self.trainer.current_epoch + 1, str(error))
             raise
+        except ValueError as error:
+            if not str(error).strip().startswith(TOO_RARELY):
+                raise
+            raise UserError(" ".join(str(error).split())) from error
         except MisconfigurationException as error:
             if not str(error).startswith(PAST_THE_LIMIT):
                 raise
@@ -494,6 +499,11 @@ def _check_trainer(trainer: Namespace, command: str | None) -> None:
         )
     if (every := trainer["check_val_every_n_epoch"]) is not None:
         at_least(1, "trainer", check_val_every_n_epoch=every)
+    if trainer["val_check_interval"] == 0:
+        raise UserError(
+            "trainer.val_check_interval: expected a fraction of an epoch, or batches, above 0, got 0. To evaluate nothing set "
+            "trainer.limit_val_batches to 0."
+        )
     for least, most in (("min_epochs", "max_epochs"), ("min_steps", "max_steps")):
         low, high = trainer[least], trainer[most]
         if command == "fit" and 0 <= (-1 if high is None else high) < (low or 0):  # -1: no limit

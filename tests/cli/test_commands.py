@@ -208,6 +208,11 @@ def test_a_diverging_run_keeps_what_was_logged(tmp_path):
             ("--trainer.check_val_every_n_epoch", "-1"),
             ("check_val_every_n_epoch of trainer must be at least 1, got -1",),
         ),
+        (("--trainer.val_check_interval", "99"), ("`val_check_interval` (99) must be", "training batches (2)")),
+        (
+            ("--trainer.val_check_interval", "0"),
+            ("val_check_interval: expected a fraction", "got 0", "limit_val_batches to 0"),
+        ),
         (("--trainer.min_epochs", "3"), ("trainer.min_epochs of at most 2, got 3", "Raise trainer.max_epochs")),
         (("--trainer.min_steps", "3", "--trainer.max_steps", "2"), ("min_steps of at most 2, got 3",)),
         (("--trainer.default_root_dir", "x"), ("trainer.default_root_dir is not used: set run.root",)),
