@@ -55,6 +55,7 @@ PARTS = {  # name -> where it is, as an object to look it up in
     "_wandb_init": lambda: WandbLogger(offline=True),
     "_typehints": lambda: jsonargparse,
     "resolve_class_path_by_name": lambda: import_module("jsonargparse._typehints"),
+    "get_yaml_default_loader": lambda: import_module("jsonargparse._loaders_dumpers"),
     "_subcommands_action": lambda: jsonargparse.ArgumentParser(),
     "_name_parser_map": lambda: jsonargparse.ArgumentParser().add_subcommands(),
     "_get_help_string": lambda: jsonargparse.DefaultHelpFormatter,

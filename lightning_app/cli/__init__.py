@@ -44,6 +44,10 @@ def main(argv: list[str]) -> int:
 
         return _show(overview()) or (0 if argv else 2)
     command, *words = argv
+    if command.startswith("-"):
+        return _fail(
+            f"expected a command before its options, got '{command}': write fit {command} ..., for one; see --help."
+        )
     if command not in (*TRAINING, *OTHERS):
         return _fail(f"unknown command '{command}'. Commands: {', '.join((*TRAINING, *OTHERS))}; see --help.")
     if command in OTHERS:

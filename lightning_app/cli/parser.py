@@ -22,6 +22,7 @@ from typing import Any, NoReturn
 import pytorch_lightning as pl
 import yaml
 from jsonargparse import DefaultHelpFormatter, Namespace, _typehints
+from jsonargparse._loaders_dumpers import get_yaml_default_loader
 from pytorch_lightning.cli import LightningArgumentParser
 from pytorch_lightning.loggers import Logger
 from torch import nn
@@ -37,11 +38,11 @@ from lightning_app.runs.folder import CHECKPOINTS, CONFIG
 CONFIG_OPTIONS = ("--config", "-c")
 FROM_RUN = ("model", "data")  # what those that look at a checkpoint take whole from its run's configuration
 LOOKING = ("validate", "test", "measure")  # at a checkpoint
-UNKNOWN_KEY = re.compile(r"unrecognized arguments: --([\w.-]+)|[Oo]ption '(?!class_path')([\w.]+)'|Key '([\w.]+)'")
+UNKNOWN_KEY = re.compile(r"unrecognized arguments: --([\w.\[\]-]+)|[Oo]ption '(?!class_path')([\w.]+)'|Key '([\w.]+)'")
 UNKNOWN_WORD = re.compile(r"unrecognized arguments: (?!-)(\S+)")
 UNKNOWN_MODULE = re.compile(r"No module named '([\w.]+)'")
 UNKNOWN_CLASS = re.compile(
-    rf"Expected a dot import path string: (\S+)|has no attribute '(\w+)'|{UNKNOWN_MODULE.pattern}"
+    rf"Expected a dot import path string: (\S+)|(?<! object) has no attribute '(\w+)'|{UNKNOWN_MODULE.pattern}"
 )
 OF_OPTIONS = {  # groups -> one of their options
     "trainer": "max_epochs",
@@ -59,6 +60,10 @@ NO_CLASS = re.compile(
     r"subclass of (?:<class ')?(\w+)|Dict must include a class_path|subclass spec|'class_path' is not acc"
 )
 NO_OPTIONS = re.compile(r"Unexpected config: (.*)")
+NO_ARGUMENTS = re.compile(r"'(\w+)' object has no attribute 'keys'")  # which init_args need to have
+NO_FACTORY = re.compile(
+    r"callable class: (Expected '\S+' to be a function|.* attribute 'returns'|Unexpected import object)"
+)
 # Why a class refused its arguments, among what jsonargparse reports of the types it tried.
 OF_CLASS = re.compile(r"^\s+- (?!Expected a|Does not validate)(.+)$", re.MULTILINE)
 OTHERWISE_NAMED = {  # what users of other programs type
@@ -75,6 +80,9 @@ OTHERWISE_NAMED = {  # what users of other programs type
 }
 HINTS = {  # of options that take a name out of a few, how to have another one; of one that needs another
     "max-seeds": "it goes with --until: see docs/comparing.md.",
+    "until": "it goes with fit: see docs/comparing.md.",
+    "weights": "it goes with measure; others take a checkpoint, --ckpt_path.",
+    "out": "it goes with measure; fit writes into run.root/run.group/run.name, others write nothing.",
     "model.loss": "a loss of your own is what a net returns whose forward takes `labels`: see docs/training.md.",
 }
 KNOWN = re.compile(r"known subclasses: (.*?)(\)?)$", re.DOTALL)
@@ -91,11 +99,19 @@ PACKAGES = (
     "lightning_app.runs.loggers",
 )
 FEW = 8  # classes that a help text may list
+INTEGER_TAG = "tag:yaml.org,2002:int"
+INTEGER = re.compile(r"[-+]?(0b[01_]+|0x[\da-fA-F_]+|0[0-7_]*|[1-9][\d_]*)$")
 WRONG_VALUE = re.compile(r"Expected an? (?!path)([^\n]+?)(?:\. Got value|: |\n|$)")
 
 
 # Lightning's defaults may be words of an Enum, as Timer's interval: a configuration has their values.
 yaml.SafeDumper.add_multi_representer(Enum, lambda dumper, word: dumper.represent_data(word.value))
+# YAML 1.1 counts in base 60: seeds 1:6, meant as a range, would be 66 of them.
+OF_VALUES = get_yaml_default_loader()
+OF_VALUES.yaml_implicit_resolvers = {
+    letter: [(tag, INTEGER if tag == INTEGER_TAG else pattern) for tag, pattern in resolvers]
+    for letter, resolvers in OF_VALUES.yaml_implicit_resolvers.items()
+}
 
 
 class HelpFormatter(DefaultHelpFormatter, argparse.RawDescriptionHelpFormatter):
@@ -149,6 +165,8 @@ class Parser(LightningArgumentParser):
     def _explain(self, message: str, error: BaseException | None) -> tuple[str, str]:
         """What is wrong, and what to do about it."""
         place, value = _place(error)
+        if value == "None":
+            return f"{place}: expected what --help says, got the text None.", "write null for none."
         location = place or (found[1] if (found := re.search(r'Parser key "([\w.]+)"', message)) else None)
         hint = HINTS.get(location or "", "see --help for the options, --print_config for their values.")
         said = self._of_words(message, error, place, hint) or _of_value(message, location, place, value, hint)
@@ -163,7 +181,7 @@ class Parser(LightningArgumentParser):
         if found := UNKNOWN_KEY.search(message):
             key = WITHIN_CLASS.sub("", ".".join(filter(None, [place, *found.groups()])))
             known = self._keys(place)
-            near = HINTS.get(key) or _did_you_mean(key, known) or _takes(place, key, known)
+            near = HINTS.get(key) or _of_item(key, place) or _did_you_mean(key, known) or _takes(place, key, known)
             return f"there is no option '{key}'.", near or hint
         if found := MISSING.search(message):
             where = f"it goes into the init_args of {place}." if place else hint
@@ -199,14 +217,25 @@ def _of_value(message: str, location: str | None, place: str, value: Any, hint: 
     if isinstance(value, _typehints.NestedArg) and types and value.key not in ("class_path", "init_args"):
         return f"there is no option '{place}.{value.key}'.", f"did you mean {place}?"
     plain = [name for name in _type_names(types) if name in NUMBERS or name.startswith("[")]
-    if any(name in NUMBERS for name in plain) and location and not isinstance(value, list | Mapping):
+    or_class = plain == ["bool"] and UNKNOWN_CLASS.search(message)  # as of trainer.logger
+    if any(name in NUMBERS for name in plain) and location and not (or_class or isinstance(value, list | Mapping)):
         return f"{location}: expected {' or '.join(plain)}, got {value}.", hint
     if found := re.fullmatch(r"model\.arms\.([^.\[\]]+)", place):
         net = value if isinstance(value, str) else "CLASS"
         return f"{place}: expected options such as net, got {value}.", f"write {found[1]}: {{net: {net}}}."
     if (found := UNKNOWN_MODULE.search(message)) and location is not None and "." in str(value):
         return f"{location}: there is no module '{found[1]}'.", "is it installed, or its folder on PYTHONPATH?"
+    if (found := NO_ARGUMENTS.search(message)) and place:
+        got = "none" if found[1] == "NoneType" else f"a {found[1]}"
+        return f"{place}.init_args: expected arguments by name, got {got}.", "leave init_args out where there are none."
+    if NO_FACTORY.search(message) and place:
+        wanted = "a class, or a function that is annotated with what it returns (such as -> nn.Module)"
+        return f"{place}: expected {wanted}, got {value}.", hint
     if (found := UNKNOWN_CLASS.search(message)) and location is not None:
+        if other := known_classes().get(found[1]):
+            goes = next((places for base, places in PLACES.items() if issubclass(other, base)), ())
+            there = f"it goes into {' or '.join(goes)}." if goes else hint
+            return f"{location}: expected a class of another kind, got {found[1]}.", there
         name = next(filter(None, found.groups())).rsplit(".", 1)[-1]
         return f"{location}: there is no class '{name}'.", _did_you_mean(name, known_classes()) or (
             "give a class of ours by name, or any other as package.module.Class."
@@ -271,6 +300,17 @@ def _place(error: BaseException | None) -> tuple[str, Any]:
     return path.lstrip("."), "an empty text" if value == "" else value
 
 
+def _of_item(key: str, place: str) -> str | None:
+    """What to do instead of naming an item of a list on the command line, as Python does.
+
+    >>> _of_item("trainer.callbacks[0].samples", "")
+    'items of a list have no options of their own: give the whole list, in a YAML or as --trainer.callbacks.'
+    """
+    name, bracket, _ = key.partition("[")
+    items = "items of a list have no options of their own: give the whole list, in a YAML"
+    return f"{items} or as --{name}." if bracket and not place else None
+
+
 def _did_you_mean(word: str, known: Iterable[str]) -> str | None:
     """The nearest known words: each part of a dotted one within its group, else the last part.
 
@@ -284,7 +324,7 @@ def _did_you_mean(word: str, known: Iterable[str]) -> str | None:
             return f"did you mean {group}.{rest}?"
         word = word.replace("-", "_")
     group, _, last = word.rpartition(".")
-    if last in OTHERWISE_NAMED:
+    if OTHERWISE_NAMED.get(last, word) != word:
         return f"did you mean {OTHERWISE_NAMED[last]}?"
     if not group and (whole := sorted(key for key in known if key.endswith(f".{last}"))):
         return f"did you mean {' or '.join(whole[:3])}?"
@@ -445,6 +485,8 @@ def prescan(argv: Sequence[str]) -> tuple[list[str], bool]:
         replace(option, value=_config_file(option.value)) if option.name in CONFIG_OPTIONS and option.value else option
         for option in _options(words)
     ]
+    if any(option.name in CONFIG_OPTIONS and option.value == "" for option in options):
+        raise UserError("config: expected a path, got an empty text: is a variable of the shell unset?")
     options.sort(key=lambda option: option.name not in CONFIG_OPTIONS)  # options count over files, wherever they stand
     files = [Path(option.value) for option in options if option.name in CONFIG_OPTIONS and option.value is not None]
     files = [file for file in files if os.path.exists(file)]  # others: texts, or for the parser to report

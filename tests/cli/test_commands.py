@@ -194,6 +194,34 @@ def test_a_diverging_run_keeps_what_was_logged(tmp_path):
         (("--trainer.max_epoch", "3"), ("no option 'trainer.max_epoch'", "did you mean trainer.max_epochs")),
         (("--model.learning_rate", "3"), ("no option 'model.learning_rate'", "model.optimizer.lr")),
         (("--seed", "3"), ("no option 'seed'", "model.seeds")),
+        (("--model.seeds", "1:6"), ("seeds as text are numbers and ranges like '0-6,9', got '1:6'",)),
+        (("--config", "{save_checkpoint: {every_n_steps: 1:30}}"), ("every_n_steps: expected int, got 1:30",)),
+        (("--config=",), ("config: expected a path, got an empty text: is a variable",)),
+        (("--weights", "x"), ("no option 'weights'", "it goes with measure")),
+        (
+            ("--model.optimizer.momentum", "0.9"),
+            ("no option 'model.optimizer.momentum'", "model.optimizer takes amsgrad"),
+        ),
+        (("--trainer.callbacks[0].samples", "8"), ("no option 'trainer.callbacks[0].samples'", "give the whole list")),
+        (("--model.scheduler", "None"), ("model.scheduler: expected", "got the text None", "write null for none")),
+        (
+            ("--trainer.max_epochs", "None"),
+            ("trainer.max_epochs: expected", "got the text None", "write null for none"),
+        ),
+        (("--trainer.logger", "CSVLoger"), ("trainer.logger: there is no class 'CSVLoger'", "did you mean CSVLogger")),
+        (
+            ("--trainer.callbacks+=CSVLogger",),
+            ("a class of another kind, got CSVLogger", "goes into trainer.logger[N]"),
+        ),
+        (("--model.arms.plain.net", "CIFAR10"), ("plain.net: expected a class of another kind, got CIFAR10",)),
+        (
+            ("--model.arms.plain.net", "os.system"),
+            ("plain.net: expected a class, or a function that is annotated", "got os.system"),
+        ),
+        (
+            ("--model.arms.plain.net", "builtins.print"),
+            ("plain.net: expected a class, or a function that is annotated", "got builtins.print"),
+        ),
         (("--model.optimizer.lr", "-1"), ("model.optimizer or model.scheduler cannot be made", "-1")),
         (("--model.scheduler", "torch.optim.lr_scheduler.ReduceLROnPlateau"), ("ReduceLROnPlateau",)),
         (("--trainer.strategy", "foo"), ("foo",)),
@@ -323,6 +351,17 @@ def test_a_mistake_gets_a_message_and_leaves_nothing_behind(tmp_path, monkeypatc
         ("trainer.callbacks.3", None, ("trainer.callbacks[3]: expected a subclass of Callback", "got None")),
         ("trainer.callbacks.5.init_args.every_n_epochs", 0, ("trainer.callbacks[5]: ", "every_n_epochs", "got 0")),
         ("trainer.callbacks.3", {1: 2}, ("trainer.callbacks[3]",)),
+        (
+            "trainer.callbacks.3.init_args",
+            None,
+            ("trainer.callbacks[3].init_args: expected arguments by name, got none", "leave init_args out"),
+        ),
+        ("data.init_args", [5], ("data.init_args: expected arguments by name, got a list",)),
+        (
+            "model.arms.plain.net.init_args",
+            None,
+            ("model.arms.plain.net.init_args: expected arguments by name, got none",),
+        ),
         ("model.arms.a-b", "MLP", ("model.arms.a-b: expected options such as net, got MLP", "a-b: {net: MLP}")),
         ("trainer.logger.0.class_path", "CSVLoger", ("trainer.logger: there is no class", "CSVLogger")),
         ("trainer.logger.0.init_args.mode", "x", ("trainer.logger[0].mode: expected ['auto', 'online'",)),
@@ -424,3 +463,5 @@ def test_an_interrupted_run_says_how_to_go_on(tmp_path):
 def test_no_command_and_a_wrong_one(monkeypatch, capsys):
     assert main([]) == 2
     assert "unknown command 'fitt'" in refused("fitt", capsys=capsys, monkeypatch=monkeypatch)
+    before = refused("--config", "x.yaml", "fit", capsys=capsys, monkeypatch=monkeypatch)
+    assert "expected a command before its options, got '--config'" in before
