@@ -20,6 +20,7 @@ from collections.abc import Iterable, Sequence
 
 import wandb_workspaces.reports.v2 as wr
 import wandb_workspaces.workspaces as ws
+from wandb.errors import Error
 
 __all__ = ["workspace"]
 
@@ -242,7 +243,10 @@ def main() -> None:
     parser.add_argument("entity", help="user or team")
     parser.add_argument("--project", default="skipscope")
     options = parser.parse_args()
-    print(workspace(options.entity, options.project).save().url)
+    try:
+        print(workspace(options.entity, options.project).save().url)
+    except Error as error:  # no account, no project, no network
+        parser.exit(2, f"error: the dashboard cannot be saved: {error}\n")
 
 
 if __name__ == "__main__":

@@ -91,6 +91,24 @@ def dashboard(monkeypatch):
     return workspace.workspace("somebody", "skipscope")
 
 
+def test_without_an_account_the_dashboard_says_so_in_a_sentence(dashboard, monkeypatch, capsys):
+    import workspace
+    from wandb.errors import UsageError
+
+    def refuse(_):
+        raise UsageError("No API key configured. Use `wandb login` to log in.")
+
+    monkeypatch.setattr(workspace.ws.Workspace, "save", refuse)
+    monkeypatch.setattr("sys.argv", ["workspace.py", "somebody"])
+    with pytest.raises(SystemExit) as ended:
+        workspace.main()
+    assert ended.value.code == 2
+    assert (
+        capsys.readouterr().err
+        == "error: the dashboard cannot be saved: No API key configured. Use `wandb login` to log in.\n"
+    )
+
+
 def panels(dashboard) -> list[dict]:
     """The configurations of all panels, as they would be saved."""
     spec = dashboard._to_model().model_dump(by_alias=True, exclude_none=True)["spec"]  # the library has no public way
