@@ -226,15 +226,15 @@ def _of_value(message: str, location: str | None, place: str, value: Any, hint: 
     if (found := UNKNOWN_MODULE.search(message)) and location is not None and "." in str(value):
         return f"{location}: there is no module '{found[1]}'.", "is it installed, or its folder on PYTHONPATH?"
     if (found := NO_ARGUMENTS.search(message)) and place:
-        got = "none" if found[1] == "NoneType" else f"a {found[1]}"
-        return f"{place}.init_args: expected arguments by name, got {got}.", "leave init_args out where there are none."
+        instead = "none" if found[1] == "NoneType" else f"a {found[1]}"
+        return f"{place}.init_args: expected arguments by name, got {instead}.", "leave init_args out where there are none."
     if NO_FACTORY.search(message) and place:
         wanted = "a class, or a function that is annotated with what it returns (such as -> nn.Module)"
         return f"{place}: expected {wanted}, got {value}.", hint
     if (found := UNKNOWN_CLASS.search(message)) and location is not None:
         if other := known_classes().get(found[1]):
-            goes = next((places for base, places in PLACES.items() if issubclass(other, base)), ())
-            there = f"it goes into {' or '.join(goes)}." if goes else hint
+            options = next((names for base, names in PLACES.items() if issubclass(other, base)), ())
+            there = f"it goes into {' or '.join(options)}." if options else hint
             return f"{location}: expected a class of another kind, got {found[1]}.", there
         name = next(filter(None, found.groups())).rsplit(".", 1)[-1]
         return f"{location}: there is no class '{name}'.", _did_you_mean(name, known_classes()) or (
