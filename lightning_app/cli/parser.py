@@ -227,7 +227,10 @@ def _of_value(message: str, location: str | None, place: str, value: Any, hint: 
         return f"{location}: there is no module '{found[1]}'.", "is it installed, or its folder on PYTHONPATH?"
     if (found := NO_ARGUMENTS.search(message)) and place:
         instead = "none" if found[1] == "NoneType" else f"a {found[1]}"
-        return f"{place}.init_args: expected arguments by name, got {instead}.", "leave init_args out where there are none."
+        return (
+            f"{place}.init_args: expected arguments by name, got {instead}.",
+            "leave init_args out where there are none.",
+        )
     if NO_FACTORY.search(message) and place:
         wanted = "a class, or a function that is annotated with what it returns (such as -> nn.Module)"
         return f"{place}: expected {wanted}, got {value}.", hint
