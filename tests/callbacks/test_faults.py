@@ -420,7 +420,10 @@ def test_statistics_of_samples_in_pieces_are_those_of_all_of_them(size):
     """Against one pass in training mode, in float64: equal up to rounding, to 1e-12."""
     torch.manual_seed(0)
     images = torch.randn(8, 3, 32, 32, dtype=torch.float64) * 3 + 1
-    for net in (full_net(), nn.Sequential(nn.Flatten(), nn.Linear(3072, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))):
+    conv, norm = nn.Conv2d(3, 3, 3), nn.BatchNorm2d(3)
+    called_again = nn.Sequential(conv, norm, nn.ReLU(), conv, norm, nn.BatchNorm2d(3))
+    perceptron = nn.Sequential(nn.Flatten(), nn.Linear(3072, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
+    for net in (full_net(), perceptron, called_again):
         net = net.double().eval()
         before = {key: value.clone() for key, value in net.state_dict().items()}
         whole, pieces = recalibrated(net, images).state_dict(), recalibrated(net, images, size).state_dict()

@@ -2,10 +2,11 @@
 
 In training mode a BatchNorm normalises with the statistics of the whole batch, so the batch cannot be cut. But what
 reaches it depends on those before it only: once these have the statistics of all samples, its own are sums over pieces.
-One pass for each BatchNorm, in the order of the net.
+One pass for each call of a BatchNorm, in the order of the net.
 """
 
-from collections.abc import Collection, Sequence
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from lightning_app.common.errors import UserError
 from lightning_app.common.isolation import unwrapped
 from lightning_app.measures.core.hooks import hooked, own_copy
 
+_Moments = tuple[int, Tensor, Tensor]  # values in a channel, their mean and their biased variance, (C,)
 TOO_FEW = "before training a normalisation is given the statistics of some samples, and"
 
 
@@ -31,8 +33,8 @@ def recalibrated(net: nn.Module, inputs: Tensor, at_once: int | None = None) -> 
     Before its first training step a BatchNorm remembers mean 0 and variance 1, with which a net in evaluation mode is none
     that will ever be trained.
 
-    ``at_once``: only so many go through the net together, at a pass for every BatchNorm and with the statistics of all of
-    them, up to rounding; other normalisations get all inputs at once.
+    ``at_once``: only so many go through the net together, at a pass for every call of a BatchNorm and with the statistics of
+    all of them, up to rounding; other normalisations get all inputs at once.
 
     Raises:
         UserError: for too few inputs to have a variance.
@@ -63,7 +65,8 @@ def recalibrated(net: nn.Module, inputs: Tensor, at_once: int | None = None) -> 
 def recalibrate_in_pieces(net: nn.Module, norms: Collection[_BatchNorm], pieces: Sequence[Tensor]) -> None:
     """Give BatchNorms the running mean and (unbiased) variance of all pieces together, as one batch in training mode would.
 
-    The net is in evaluation mode and calls each of them at most once; those that it does not call keep what they have.
+    The net is in evaluation mode. One that it calls several times remembers its last call, as with a momentum of 1; those that
+    it does not call keep what they have.
 
     Raises:
         UserError: where a channel has one value in all.
@@ -73,35 +76,50 @@ def recalibrate_in_pieces(net: nn.Module, norms: Collection[_BatchNorm], pieces:
     >>> norm.running_mean, norm.running_var
     (tensor([2.]), tensor([1.]))
     """
-    called: dict[Any, None] = {}
-    with hooked(norms, before=lambda norm, _: called.setdefault(norm)):
+    calls: list[Any] = []
+    with hooked(norms, before=lambda norm, _: calls.append(norm)):
         net(pieces[0])
-    counts = {norm: _set_moments(net, norm, pieces) for norm in called}
-    for norm, count in counts.items():
-        if count == 1:
-            raise UserError(f"{TOO_FEW} one value per channel has no variance: take more, data.probe_size.")
+    known: dict[Any, list[_Moments]] = {norm: [] for norm in calls}
+    for norm in calls:
+        known[norm].append(_next_moments(net, norm, known, pieces))
+    for norm, found in known.items():
+        count, mean, variance = found[-1]
+        _set(norm, mean, variance)
         norm.running_var *= count / (count - 1)
 
 
-def _set_moments(net: nn.Module, norm: Any, pieces: Sequence[Tensor]) -> int:
-    """Mean and biased variance, with which a batch in training mode is normalised; the count of values in a channel."""
+def _next_moments(
+    net: nn.Module, norm: Any, known: Mapping[Any, Sequence[_Moments]], pieces: Sequence[Tensor]
+) -> _Moments:
+    """Of the first call of a BatchNorm whose moments are not known, where all calls before it normalise with theirs."""
     found: list[tuple[Tensor, Tensor, Tensor]] = []
+    called = Counter[Any]()  # in the present pass
 
-    def note(_: nn.Module, inputs: tuple) -> None:
-        x = inputs[0]
-        variance, mean = torch.var_mean(x, [0, *range(2, x.ndim)], correction=0)
-        values = x.new_full((1,), x.numel() // x.shape[1], dtype=torch.float64)  # of a channel
-        found.append((values, mean.double(), variance.double()))
+    def enter(each: nn.Module, inputs: tuple) -> None:
+        place, x = called[each], inputs[0]
+        called[each] += 1
+        if place < len(known[each]):
+            _set(each, *known[each][place][1:])
+        elif each is norm and place == len(known[norm]):
+            variance, mean = torch.var_mean(x, [0, *range(2, x.ndim)], correction=0)
+            values = x.new_full((1,), x.numel() // x.shape[1], dtype=torch.float64)  # of a channel
+            found.append((values, mean.double(), variance.double()))
 
-    with hooked([norm], before=note):
+    with hooked(known, before=enter):
         for piece in pieces:
+            called.clear()
             net(piece)
     count, mean, variance = map(torch.stack, zip(*found))  # (pieces, 1), (pieces, C), (pieces, C)
+    if int(count.sum()) == 1:
+        raise UserError(f"{TOO_FEW} one value per channel has no variance: take more, data.probe_size.")
     share = count / count.sum()
     whole = (share * mean).sum(0)
-    norm.running_mean.copy_(whole)
-    norm.running_var.copy_((share * (variance + (mean - whole).square())).sum(0))
-    return int(count.sum())
+    return int(count.sum()), whole, (share * (variance + (mean - whole).square())).sum(0)
+
+
+def _set(norm: Any, mean: Tensor, variance: Tensor) -> None:
+    norm.running_mean.copy_(mean)
+    norm.running_var.copy_(variance)
 
 
 def _is_fresh(module: nn.Module) -> bool:
