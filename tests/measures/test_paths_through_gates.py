@@ -294,7 +294,11 @@ def test_the_share_through_gates_has_a_closed_form():
 
 
 @pytest.mark.parametrize(
-    "phi", [F.relu, F.leaky_relu, torch.abs, nn.PReLU().double(), lambda x: x.clamp_min(0), lambda x: x.clamp(min=0.0)]
+    "phi",
+    [
+        *(F.relu, F.leaky_relu, torch.abs, nn.PReLU().double(), nn.RReLU()),
+        *(lambda x: x.clamp_min(0), lambda x: x.clamp(min=0.0)),
+    ],
 )
 def test_no_gradient_runs_through_gates_that_do_not_change_nearby(phi):
     net, x = Unit(phi).double().eval(), torch.tensor([[1.5], [-2.0]], dtype=torch.float64)
@@ -382,6 +386,10 @@ FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "baddbmm by name": lambda x: (
         torch.ones(1, 1, 1).double().baddbmm(batch1=x[:, None, :1], batch2=torch.ones(3, 1, 2).double(), beta=0.5)
     ),
+    "squeeze and excitation": lambda x: x * x.mean(1, keepdim=True).sigmoid().expand_as(x),
+    "softmax in another's form": lambda x: x.relu() * x.softmax(1).view_as(x) + x * x.tanh().to(x),
+    "constants in its form": lambda x: x + torch.full((6,), 0.1).to(x) + torch.full((1, 6), 0.2).expand_as(x),
+    "alpha dropout": lambda x: F.alpha_dropout(F.selu(x), 0.1, False),
     "detached gate": lambda x: x * x.detach(),
     "empty start": lambda x: torch.cat([torch.tensor([]), x], -1),
 }

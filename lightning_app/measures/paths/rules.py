@@ -171,7 +171,7 @@ def _relu(func: Any, total: Tensor, x: Any) -> Parts:
     return x.parts.mapped(lambda part: part * gates)
 
 
-@rule(F.leaky_relu, torch.abs, Tensor.abs, floor=Last.ACTIVATION)
+@rule(F.leaky_relu, F.rrelu, torch.abs, Tensor.abs, floor=Last.ACTIVATION)
 def _two_slopes(func: Any, total: Tensor, x: Any, *args: Any, **kwargs: Any) -> Parts:
     """Gates that do not change nearby."""
     gates, _ = _gates(func, total, x, *args, **kwargs)
@@ -458,7 +458,7 @@ def _pad(func: Any, total: Tensor, x: Any, pad: Any, mode: str = "constant", val
     return _linear(func, total, x, pad, mode, value)
 
 
-@rule(F.dropout, F.dropout1d, F.dropout2d, F.dropout3d, floor=Last.LAYER)
+@rule(*(F.dropout, F.dropout1d, F.dropout2d, F.dropout3d, F.alpha_dropout, F.feature_alpha_dropout), floor=Last.LAYER)
 def _dropout(func: Any, total: Tensor, x: Any, p: float = 0.5, training: bool = False) -> Parts:
     if training:
         raise NoPaths(IN_TRAINING)
@@ -473,7 +473,7 @@ def _dropout(func: Any, total: Tensor, x: Any, p: float = 0.5, training: bool = 
 @rule(
     *(torch.flatten, Tensor.flatten, Tensor.unflatten, Tensor.view, Tensor.reshape, torch.reshape, Tensor.contiguous),
     *(Tensor.permute, torch.permute, Tensor.transpose, torch.transpose, Tensor.squeeze, torch.squeeze),
-    *(Tensor.unsqueeze, torch.unsqueeze, Tensor.clone, torch.clone, Tensor.to, Tensor.float, Tensor.double),
+    *(Tensor.unsqueeze, torch.unsqueeze, Tensor.clone, torch.clone, Tensor.float, Tensor.double),
     *(Tensor.__getitem__, torch.narrow, Tensor.narrow, torch.select, Tensor.select),
     *(torch.index_select, Tensor.index_select),
     *(torch.gather, Tensor.gather, Tensor.expand, Tensor.repeat, Tensor.repeat_interleave, torch.repeat_interleave),
@@ -486,9 +486,15 @@ def _linear(func: Any, total: Tensor, x: Any, *args: Any, **kwargs: Any) -> Part
     return x.parts.mapped(lambda part: func(part, *args, **kwargs))
 
 
-@rule(Tensor.expand_as, Tensor.view_as, Tensor.reshape_as, Tensor.type_as, floor=Last.LAYER, several=True)
-def _form_of(func: Any, total: Tensor, x: Any, other: Any) -> Parts:
-    return x.parts.mapped(lambda part: func(part, plain(other)))
+@rule(Tensor.expand_as, Tensor.view_as, Tensor.reshape_as, Tensor.type_as, Tensor.to, several=True)
+def _form_of(func: Any, total: Tensor, x: Any, *other: Any, **named: Any) -> Any:
+    """The form, or the type, of another tensor: what that has passed does not matter."""
+    other, named = tuple(map(plain, other)), {name: plain(value) for name, value in named.items()}
+    if not isinstance(x, Unravelled):  # a parameter or a mask: a constant still
+        return func(x, *other, **named)
+    if x.why:
+        raise CarriesNoPath(x.why, x.last)
+    return unravelled(total, x.parts.mapped(lambda part: func(part, *other, **named)), x.last)
 
 
 @rule(
