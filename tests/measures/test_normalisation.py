@@ -257,6 +257,12 @@ def test_a_lambda_of_0_is_not_negative():
     assert (found.negative, found.sign_changes) == (2, 2)
 
 
+def test_a_lambda_that_was_pruned_has_changed_no_sign():
+    module = nn.BatchNorm2d(4)
+    found = lambda_statistics(Normalisation("layer01", "1", module, None), -torch.ones(6, dtype=torch.float64))
+    assert (found.negative, found.sign_changes) == (0, 0)
+
+
 def test_the_scale_is_the_slope_of_the_net_in_evaluation_mode():
     norm = with_moved_norms(nn.Sequential(nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4))).double().eval()[1]
     x = torch.randn(2, 4, 5, 5, dtype=torch.float64)

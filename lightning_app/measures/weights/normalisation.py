@@ -99,7 +99,8 @@ def is_normalisation(module: nn.Module) -> bool:
 
 
 def lambda_statistics(norm: Normalisation, before: Tensor | None = None) -> LambdaStatistics:
-    """Of a normalisation that has a lambda; ``before`` is its lambda (n,) at the last measurement, if there was one.
+    """Of a normalisation that has a lambda; ``before`` is its lambda at the last measurement, if there was one: of another
+    length it counts as none.
 
     >>> module = nn.BatchNorm1d(2)
     >>> _ = module.weight.data.copy_(torch.tensor([3.0, -4.0]))
@@ -108,7 +109,7 @@ def lambda_statistics(norm: Normalisation, before: Tensor | None = None) -> Lamb
     (5.0, 3.5, 1, 1)
     """
     values = norm.lambdas
-    before = values if before is None else before
+    before = values if before is None or before.shape != values.shape else before  # or of a layer that was pruned since
     return LambdaStatistics(
         l2=float(values.norm()),
         mean_abs=float(values.abs().mean()),
