@@ -229,7 +229,7 @@ class SignalWatch(TorchFunctionMode):
     def _gradient(self, name: str, batch: int, scale: float, gradient: Tensor) -> None:
         whole = (self._samples or batch) / scale
         self._add(f"{name}/gradient", self._square(gradient) * whole**2, gradient.numel())
-        if len(gradient) == batch > 1:  # a row a sample, not a token or a place
+        if len(gradient) == batch > 1 and gradient.numel():  # a row a sample, not a token or a place
             cosines = _neighbours(gradient)
             self._add(
                 f"{name}/gradient_correlation", cosines.square().nansum(dtype=self._wide), cosines.isfinite().sum()
@@ -363,7 +363,7 @@ def _cosine(along: float, one: float, other: float) -> float:
 
 
 _NUMBERS: dict[str, Callable[..., float]] = {
-    "dead": lambda *alive: alive.count(0) / len(alive),
+    "dead": lambda *alive: alive.count(0) / len(alive) if alive else math.nan,
     "branch_cosine": _cosine,
 }
 

@@ -133,6 +133,14 @@ def test_a_single_sample_and_one_without_a_gradient_have_no_neighbours():
     assert [found[key] for key in keys] == pytest.approx([two[key] for key in keys], rel=1e-9)
 
 
+def test_a_layer_without_units_has_no_numbers_and_the_others_have_theirs():
+    branch = nn.Sequential(nn.Linear(4, 0), nn.ReLU(), nn.Linear(0, 4))
+    net = nn.Sequential(branch, nn.Linear(4, 2))
+    found = watched(net, torch.randn(5, 4), torch.tensor([0, 1, 0, 1, 0]))
+    assert all(math.isnan(found[f"layer01/{kind}"]) for kind in ("activation", "gradient", "dead", "weight"))
+    assert found["layer03/gradient"] > 0 and "layer01/gradient_correlation" not in found
+
+
 def test_a_step_is_bit_identical_when_watched():
     def trained(watching: bool) -> nn.Module:
         torch.manual_seed(0)

@@ -93,6 +93,13 @@ def test_a_net_without_convolutions_totals_its_linear_layers():
     assert math.isnan(one(torch.zeros(1, 1, 1, 1)).id_over_large)
 
 
+def test_a_layer_without_weights_counts_nothing():
+    net = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 0), nn.Linear(0, 4))
+    found = weight_mass(layers_of(net))
+    assert numbers(found[""]) == pytest.approx(numbers(found["layer01"]), nan_ok=True)
+    assert math.isnan(found["layer02"].mean)
+
+
 def test_where_half_of_the_layers_are_convolutions_these_count():
     half = [nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(16, 2)]
     assert weight_mass(layers_of(nn.Sequential(*half)))[""].count == 108

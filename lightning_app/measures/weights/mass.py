@@ -110,6 +110,7 @@ def _statistics(weight: Tensor, mask: Tensor) -> WeightStatistics:
 
 def _pool(parts: Sequence[WeightStatistics]) -> WeightStatistics:
     """Statistics of a union from those of its parts (std by the parallel formula, so as stable as two passes)."""
+    parts = [part for part in parts if part.count]  # of none at all the mean is NaN
     sums: dict[str, Any] = {name: sum(getattr(part, name) for part in parts) for name in SUMS}
     mean = _ratio(sum(part.count * part.mean for part in parts), sums["count"])
     spread = sum(part.count * (part.std**2 + (part.mean - mean) ** 2) for part in parts)
