@@ -201,6 +201,14 @@ def test_foreign_blocks_are_differentiated(Foreign, mode):
     close(measure(block, x=x, bn_mode=mode).samples, defined(alone(block) if mode == "batch1" else block, x)[0])
 
 
+@pytest.mark.parametrize("mode", MODES)
+def test_a_block_that_changes_its_input_is_measured_at_what_it_was_given(mode):
+    block, x = seeded(lambda: nn.Sequential(nn.ReLU(True), nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4))), maps() - 0.6
+    found = measure(block, x=x.clone(), bn_mode=mode)
+    block[0].inplace = False
+    close(found.samples, defined(alone(block) if mode == "batch1" else block, x)[0])
+
+
 def test_no_input_passes_better_than_the_first_singular_vector():
     """mu <= sqrt(n) ||J||_2 / ||J||_F; of a linear block J is the same everywhere."""
     block, x = seeded(AnyBlock, strides=(1,), bn=False, bias=False), maps()

@@ -99,7 +99,7 @@ def check_rows(
                     "batch_first."
                 )
             with uncompiled(net), normalising(bn_mode, *span.modules):
-                alone = module(call.x[:1]), module(call.x[-1:])
+                alone = module(call.x[:1].clone()), module(call.x[-1:].clone())  # it may work in place
             if not all(map(_alike, alone, (call.first, call.last))):
                 raise UserError(
                     f"an interlayer cushion is of each sample, and what {span.name} makes of one depends on the others that it "
@@ -183,7 +183,7 @@ def _differentiated(span: Span, x: Tensor, bn_mode: BnMode, before_relu: bool) -
 
     def through(blocks: Span, t: Tensor) -> Tensor:
         with normalising(bn_mode, *blocks.modules), attention_written_out():
-            return blocks(t, before_relu)
+            return blocks(t.clone(), before_relu)  # the first one may change its input in place
 
     image = push(lambda t: through(precise, t), wide, wide[None])[1][0]
     return DifferentiatedJacobian(lambda t: through(span, t), x, image)
