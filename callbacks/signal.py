@@ -85,7 +85,8 @@ class Signal(Measure):
           where memory allows only a part of the samples at a time, neighbours are those within a part.
         * Layers within a reentrant activation checkpoint (``use_reentrant=True``) have no gradients of what they put out.
         * The end of training is not seen where nobody announced it before the step, as by `EarlyStopping`.
-        * ``dead`` knows ReLUs, not GELU and its like; a net without additions has no branches.
+        * ``dead`` knows ReLUs, not GELU and its like, and behind a layer only those of as many units as the first. A net without
+          additions has no branches.
         * Where it is measured without training (`measure`), it is of the probe samples, in evaluation mode, and there are no
           updates.
         * The closed forms are for nets of one convolution a block without normalisation. With skips there is

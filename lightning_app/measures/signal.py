@@ -276,7 +276,9 @@ class SignalWatch(TorchFunctionMode):
     def _rectified(self, name: str, out: Tensor) -> None:
         unit = self._channels[name].axis(out) if out.ndim > 1 else None  # one number a sample is one unit
         alive = out.amax([axis for axis in range(out.ndim) if axis != unit]) != 0
-        self._put(f"{name}/dead", alive.reshape(-1).to(self._wide))
+        key, units = f"{name}/dead", alive.reshape(-1).to(self._wide)
+        if key not in self._sums or len(self._sums[key]) == len(units):  # else there are others, as behind a torch.cat
+            self._put(key, units)
 
     # -- after the step -----------------------------------------------------------------------------------------------
 
@@ -348,8 +350,9 @@ def profile(sums: Mapping[str, tuple[float, ...]]) -> dict[str, float]:
     neighbours in the batch, of the cosine of their gradients as vectors over units and positions. ``weight``,
     ``weight_gradient``: RMS of the weights before the step and of the gradient that the optimizer was given. ``update``:
     ||change of the weights|| / ||weights||. ``dead``: share of the units behind the layer whose ReLUs are 0 for all samples
-    and positions. ``branch_ratio``, ``branch_cosine``: at the addition of a branch that ends with the layer, ||branch|| /
-    ||stream|| and their cosine, all samples as one vector.
+    and positions; ReLUs of another number of units than the first one, as behind a ``torch.cat``, do not count.
+    ``branch_ratio``, ``branch_cosine``: at the addition of a branch that ends with the layer, ||branch|| / ||stream|| and their
+    cosine, all samples as one vector.
     """
     return {key: _NUMBERS.get(key.rpartition("/")[2], _root)(*numbers) for key, numbers in sums.items()}
 

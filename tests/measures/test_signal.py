@@ -309,6 +309,26 @@ def test_units_that_are_dead_for_every_sample_are_counted():
     assert found["layer03/dead"] == 0 and "layer08/dead" not in found  # the last layer has no ReLU
 
 
+class Dense(nn.Module):
+    """A ReLU on what a layer puts out, and one on that beside the layer's input."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.grown, self.last = nn.Conv2d(3, 4, 1), nn.Conv2d(4, 4, 1), nn.Linear(8, 10)
+
+    def forward(self, x):
+        x = F.relu(self.first(x))
+        return self.last(F.relu(torch.cat([x, F.relu(self.grown(x))], 1)).mean((2, 3)))
+
+
+def test_dead_units_are_those_of_the_first_relu_where_another_one_has_more():
+    one, (x, y) = Dense().double(), data()
+    one.first.bias.data[:], one.grown.bias.data[:] = 10, 10
+    one.grown.bias.data[:3] = -1e3
+    found = watched(one, x, y)
+    assert (found["layer01/dead"], found["layer02/dead"]) == (0, 0.75)
+
+
 class Ending(nn.Module):
     """Linear maps on maps whose channels are last, one called three times before its ReLUs; one number a sample."""
 
