@@ -108,13 +108,15 @@ def _over(parts: Sequence[Any], change: Callable[[list[Tensor]], Tensor]) -> Any
 
 
 def call(function: Callable[..., Any], inputs: Any) -> Any:
-    """``function(inputs)``, with the several tensors of `Inputs` in their places."""
-    return function(*inputs.placed, **inputs.named) if isinstance(inputs, Inputs) else function(inputs)
+    """``function(inputs)``, with the several tensors of `Inputs` in their places, and copies, on which it may work in place."""
+    placed, named = _own_copies((inputs,), {})
+    return function(*placed, **named)
 
 
 @contextmanager
 def adapted(net: nn.Module) -> Iterator[None]:
-    """Within it, the net takes `Inputs` as well as what it took before, and returns one tensor (`outputs_of`).
+    """Within it, the net takes `Inputs` as well as what it took before, leaves them as they are, and returns one tensor
+    (`outputs_of`).
 
     A loss that it returned with the outputs is their `returned_loss`. A net that returns a tensor is as it was.
     """
@@ -131,11 +133,20 @@ def adapt(net: nn.Module) -> list[Any]:
     return handles + [each.register_forward_hook(_outputs, with_kwargs=True) for each in nets.values()]
 
 
-def _unpack(net: nn.Module, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]] | None:
+def _unpack(net: nn.Module, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
     """A forward pre-hook. It closes over nothing, so that dynamo shares one graph among all copies of an architecture."""
+    return _own_copies(args, kwargs)
+
+
+def _own_copies(args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
+    """Of what a net is given, as it may work in place on it, and other passes are of the same samples."""
     if len(args) == 1 and isinstance(args[0], Inputs):
-        return args[0].placed, args[0].named | kwargs
-    return None
+        args, kwargs = args[0].placed, args[0].named | kwargs
+    return tuple(map(_copied, args)), {name: _copied(value) for name, value in kwargs.items()}
+
+
+def _copied(value: Any) -> Any:
+    return value.clone() if isinstance(value, Tensor) else value
 
 
 def _outputs(net: nn.Module, args: tuple, named: dict[str, Any], returned: Any) -> Tensor | None:

@@ -17,7 +17,8 @@ from pytorch_lightning.loggers.logger import DummyLogger
 from torch import nn
 
 import callbacks
-from callbacks.log import flatten
+from callbacks.context import MeasureContext
+from callbacks.log import flatten, is_number
 from callbacks.measure import Measure, StatefulMeasure, is_fatal, ran_out_of_memory
 from lightning_app.common.errors import UserError
 from lightning_app.measures import recalibrated
@@ -431,6 +432,29 @@ def test_statistics_of_samples_in_pieces_are_those_of_all_of_them(size):
         for key in (key for key in whole if key.endswith(("mean", "var"))):
             assert not torch.equal(whole[key], before[key])
             torch.testing.assert_close(pieces[key], whole[key], rtol=1e-12, atol=1e-12)
+
+
+class Whitening(nn.Module):
+    """A net that may subtract a mean from its input in place."""
+
+    def __init__(self, in_place: bool) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.net, self.in_place = nn.Sequential(nn.Flatten(), nn.Linear(12, 4), nn.ReLU(), nn.Linear(4, 3)), in_place
+
+    def forward(self, x):
+        return self.net(x.sub_(0.5) if self.in_place else x - 0.5)
+
+
+@pytest.mark.parametrize("name", ["LayerCushion", "HessianSpectrum", "NoiseStability"])
+def test_a_net_that_changes_its_input_in_place_is_measured_on_the_same_samples_in_each_pass(name):
+    images, labels = torch.randn(6, 3, 2, 2), torch.tensor([0, 1, 2, 0, 1, 2])
+    before, found = images.clone(), []
+    for in_place in (False, True):
+        results = getattr(callbacks, name)().evaluate(MeasureContext(Whitening(in_place).eval(), [(images, labels)]))
+        found.append({key: float(value) for key, value in flatten(results) if is_number(value)})
+    assert found[1] == pytest.approx(found[0], rel=1e-6, nan_ok=True)
+    assert torch.equal(images, before)
 
 
 def test_before_training_pieces_recalibrate_normalisation():
