@@ -140,8 +140,8 @@ def _unpack(net: nn.Module, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple,
 
 def _own_copies(args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
     """Of what a net is given, as it may work in place on it, and other passes are of the same samples."""
-    if len(args) == 1 and isinstance(args[0], Inputs):
-        args, kwargs = args[0].placed, args[0].named | kwargs
+    if len(args) == 1 and isinstance(several := args[0], Inputs):
+        args, kwargs = several.placed, several.named | kwargs
     return tuple(map(_copied, args)), {name: _copied(value) for name, value in kwargs.items()}
 
 
