@@ -56,12 +56,13 @@ def _explanation(error: Exception, passes: Mapping[str, Pass], what: str) -> str
                 f"member '{name}' cannot {what}: {wrong}. Correct the labels, or give the net as many outputs as there are "
                 "classes (num_classes, or as its options call it)."
             )
-    if BATCH_FAULTS.search(first_line(error)):
+    said = first_line(error.__cause__ or error)  # a loss of ours has words for who only measures
+    if BATCH_FAULTS.search(said):
         first = next(iter(passes.values()))
         tensors = (*sample_tensors(first.images), first.labels)
         given = ", ".join(f"{tuple(each.shape)} {each.dtype}" for each in tensors)
         return (
-            f"a net cannot {what}, samples and labels ({given}): {first_line(error).rstrip('.')}. Expected samples as its "
+            f"a net cannot {what}, samples and labels ({given}): {said.rstrip('.')}. Expected samples as its "
             "first layer takes them, outputs (samples, classes), and as labels the int64 numbers of classes, one a sample. "
             "If they are, layers of the net do not fit each other: SKIPSCOPE_TRACEBACK=1 shows where it failed."
         )

@@ -63,8 +63,8 @@ def cross_entropy(outputs: Tensor, labels: Tensor) -> Tensor:
             f"count, got labels from {int(labels.min())} to {int(labels.max())}."
         ) from error
     except (RuntimeError, ValueError) as error:
-        if outputs.ndim < 2 or outputs.numel() == labels.numel() * outputs.shape[1]:
-            raise  # whoever knows the batch says what is wrong
+        if (*outputs.shape[:1], *outputs.shape[2:]) == labels.shape:
+            raise
         raise UserError(
             f"the cross-entropy needs outputs (B, classes) beside labels (B,), or (B, T, classes) beside (B, T), got outputs "
             f"{tuple(given.shape)} and labels {tuple(labels.shape)}: pass `loss`, or, where a net puts out everything only with "
