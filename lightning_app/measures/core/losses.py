@@ -53,7 +53,7 @@ def cross_entropy(outputs: Tensor, labels: Tensor) -> Tensor:
             f"{labels.dtype} of shape {tuple(labels.shape)}: {one_hot}give the LightningModule a method loss(outputs, labels), "
             "or pass `loss`."
         )
-    labels = labels.long() if labels.dtype == torch.bool else labels
+    labels = _signed(labels)
     given, outputs = outputs, classes_second(outputs, labels)
     try:
         return F.cross_entropy(outputs, labels)
@@ -346,7 +346,7 @@ def _aligned(outputs: Tensor, labels: Tensor, loss: Loss) -> tuple[Tensor, Tenso
 
 
 def _signed(labels: Tensor) -> Tensor:
-    """Labels that can be compared with an ignored one: of uint8, to which PyTorch would convert it, -100 is 156."""
+    """Labels as classes that can be compared with an ignored one: of uint8, to which PyTorch would convert it, -100 is 156."""
     return labels.long() if labels.dtype in (torch.bool, torch.uint8) else labels
 
 
