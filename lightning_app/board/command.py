@@ -38,7 +38,7 @@ def main(argv: list[str]) -> int:
         epilog=EPILOG,
     )
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="run folders, or folders of them")
-    parser.add_argument("--port", type=int, default=PORT, help=f"on 127.0.0.1 (default: {PORT}); 0: any that is free")
+    parser.add_argument("--port", type=int, default=PORT, help=f"on 127.0.0.1 (default: {PORT}); 0: any free port")
     parser.add_argument("--open", action="store_true", help="open the page in a browser")
     options = parser.parse_args(argv)
     folders = [*map(with_home, options.runs)]

@@ -49,17 +49,17 @@ def transfer(argv: list[str]) -> int:
         "Turn a checkpoint of a residual net into one of the plain net that computes the same, or back.",
         TRANSFER,
     )
-    command.add_argument("--inverse", action="store_true", help="T^-1: plain -> residual")
     command.add_argument(
-        "--member", metavar="NAME", help="only this net of several (default: every one of the right kind)"
+        "--inverse", action="store_true", help="the other way: a plain net as the equivalent residual net"
     )
+    command.add_argument("--member", metavar="NAME", help="only this net of several (default: all of the right kind)")
     return _rewrite(argv, command, _transferred)
 
 
 def extract(argv: list[str]) -> int:
     """Run the command ``extract``; returns the exit code. Raises UserError."""
     command = _parser("extract", "Take one net out of a checkpoint of several, as a checkpoint of its own.", EXTRACT)
-    command.add_argument("--member", required=True, metavar="NAME", help="the net, as the run's log calls it")
+    command.add_argument("--member", required=True, metavar="NAME", help="the net's name in the run's log")
     return _rewrite(argv, command, _extracted)
 
 

@@ -10,7 +10,7 @@ usage: python main.py COMMAND [options]
 examples:
   python main.py fit --config configs/quickstart.yaml                    plain and residual nets, no download: minutes
   python main.py fit --config configs/pair20.yaml --data.root ~/data     the same on CIFAR-10, depth 20
-  python main.py report runs/digits/quickstart                           all that was measured, as one HTML page
+  python main.py report runs/digits/quickstart                           everything that was measured, as one HTML page
   python main.py reproduce --list                                        the papers' figures and tables, and what is tested
 
 commands:
@@ -18,7 +18,7 @@ commands:
   validate   risk and error of a checkpoint                   validate --config configs/res20.yaml --ckpt_path last
   test       the same on the test set alone                   test --config configs/res20.yaml --ckpt_path last
   measure    all measures of any net, without training        measure --ckpt_path runs/cifar10/res20/checkpoints/last.ckpt
-  transfer   the plain net of the same function              transfer IN.ckpt OUT.ckpt (--inverse: plain to residual)
+  transfer   a residual net as the equivalent plain net       transfer IN.ckpt OUT.ckpt (--inverse: plain to residual)
   extract    one net of a bank as a checkpoint                extract IN.ckpt OUT.ckpt --member residual-seed03
   reproduce  a paper's table or figure, and our numbers       reproduce yu-tomasi/table-1 (--list: all of them)
   verify     check the committed verdicts, without training   verify yu-tomasi/table-3
@@ -28,8 +28,8 @@ commands:
 
 COMMAND -h has examples and the options that matter; COMMAND --help lists every option.
 Any option can be given on the command line:  fit --config configs/res20.yaml --trainer.max_epochs 5 --data.root ~/data
---json prints what was found as JSON:  fit, validate, test, measure, reproduce, verify and compare; all else is on stderr
-Configurations are layered: configs/base.yaml, then each --config in order, then the command line.
+--json prints the results as JSON (fit, validate, test, measure, reproduce, verify, compare); everything else goes to stderr
+Later settings override earlier ones: configs/base.yaml, then each --config in order, then the command line.
 """
 
 DATA = """\
@@ -37,7 +37,7 @@ DATA = """\
   --print_config              print the whole configuration that would be used, and stop
   --data CLASS                CIFAR10 (default), CIFAR100, Digits, WhitenedMNIST, ...; --data.help CLASS: its options
   --data.root DIR             where the data are, or are downloaded to (data)
-  --data.batch_size N         samples a step
+  --data.batch_size N         samples per step
 """
 NET = """\
   --model.net CLASS           the network: SimplifiedNet, CifarResNet, PreactResNet, or package.module.Class
@@ -49,7 +49,7 @@ MACHINE = """\
   --trainer.precision 64-true arithmetic; 32-true by default
 """
 JSON = """\
-  --json                      print what was found as JSON; all else is on stderr
+  --json                      print the results as JSON; everything else goes to stderr
 """
 CHECKPOINT = """\
   --ckpt_path FILE            the checkpoint; `last`: last.ckpt of the newest run in runs/GROUP/NAME
@@ -67,7 +67,7 @@ BRIEF = {
         DATA
         + NET
         + """\
-  --model.optimizer.lr X      learning rate; --model.optimizer CLASS takes another optimizer
+  --model.optimizer.lr X      learning rate; --model.optimizer CLASS uses another optimizer
   --model.weight_decay X      lambda of the penalty lambda/2 |w|^2
   --trainer.max_epochs N      passes over the training data
 """
@@ -82,10 +82,10 @@ BRIEF = {
 """,
     ),
     "validate": (
-        "Risk and error of a checkpoint on every split that the configuration evaluates. Nothing is written.",
+        "Risk and error of a checkpoint on all splits that the configuration evaluates. Nothing is written.",
         """\
   python main.py validate --config configs/res20.yaml --ckpt_path last
-  python main.py validate --ckpt_path runs/cifar10/res20/checkpoints/last.ckpt      net and data are those of its run
+  python main.py validate --ckpt_path runs/cifar10/res20/checkpoints/last.ckpt      with net and data of its run
 """,
         DATA + NET + CHECKPOINT + MACHINE,
     ),
@@ -93,7 +93,7 @@ BRIEF = {
         "Risk and error of a checkpoint on the test set alone. Nothing is written.",
         """\
   python main.py test --config configs/res20.yaml --ckpt_path last
-  python main.py test --ckpt_path runs/cifar10/res20/checkpoints/last.ckpt          net and data are those of its run
+  python main.py test --ckpt_path runs/cifar10/res20/checkpoints/last.ckpt          with net and data of its run
   python main.py test --config configs/pln20.yaml --ckpt_path plain.ckpt            written by `transfer`
 """,
         DATA + NET + CHECKPOINT + MACHINE,
@@ -109,7 +109,7 @@ BRIEF = {
         DATA
         + NET
         + """\
-  --ckpt_path FILE            a checkpoint of `fit`; network, data and options of measures are its run's
+  --ckpt_path FILE            a checkpoint of `fit`, with network, data and measure options of its run
   --weights FILE              weights of the net: a state dict (.pth, .pt) or .safetensors
   --out DIR                   a new folder for the results; runs/measured/... by default
 """

@@ -16,7 +16,7 @@ from typing import Any
 __all__ = ["HELP", "OPTION", "answering", "as_json"]
 
 OPTION = "--json"
-HELP = "print what was found as JSON, and everything else on stderr"
+HELP = "print the results as JSON, and everything else on stderr"
 
 
 @contextmanager

@@ -146,7 +146,7 @@ def _plan(sides: Sides, names: Sequence[str], options: argparse.Namespace) -> in
 
 def _parser() -> argparse.ArgumentParser:
     parser = Parser(prog="python main.py compare", description="Is A better than B, or is it noise?", epilog=EPILOG)
-    parser.add_argument("a", metavar="A", help="runs or an arm of them")
+    parser.add_argument("a", metavar="A", help="runs, or one arm of them")
     parser.add_argument("b", metavar="B", help="what A is compared with")
     parser.add_argument(
         *("-m", "--metric"),

@@ -273,7 +273,9 @@ def _parser() -> argparse.ArgumentParser:
         description="Reproduce tables, figures and statements of the papers: runs, figure, paper against ours, verdict.",
         epilog=EPILOG,
     )
-    parser.add_argument("artefacts", nargs="*", metavar="PAPER/ARTEFACT", help="what to reproduce; PAPER alone is all")
+    parser.add_argument(
+        "artefacts", nargs="*", metavar="PAPER/ARTEFACT", help="what to reproduce; PAPER alone means all of it"
+    )
     parser.add_argument(OPTION, action="store_true", help=HELP)
     parser.add_argument("--list", action="store_true", help="every artefact with its state")
     scales = "smoke (default): minutes, tests nothing; reduced: fewer epochs, orderings only; paper: in full"
@@ -285,7 +287,7 @@ def _parser() -> argparse.ArgumentParser:
     names, only = "RUN,...", "make only these runs or computations now"
     parser.add_argument("--only", type=lambda text: text.split(","), metavar=names, help=only)
     parser.add_argument(
-        "--for", dest="limit", metavar="TIME", help="stop by itself within so long, like 165m, 2h, or 90 (seconds)"
+        "--for", dest="limit", metavar="TIME", help="stop by itself before this time is over: 165m, 2h, or 90 (seconds)"
     )
     parser.add_argument("--seeds", metavar="SEEDS", help="train only these seeds now: 0-6, or 7 for seed 7")
     return parser

@@ -201,8 +201,8 @@ def _change(what: str, change: Mapping[str, Any]) -> str:
 def main(argv: Sequence[str]) -> int:
     said = __doc__.split("\n")[0]
     parser = argparse.ArgumentParser("python -m lightning_app.reproduce.registration", description=said)
-    parser.add_argument("--say", metavar="WHY", help="write all differences down, with this reason and today's date")
-    parser.add_argument("--after-a-look", action="store_true", help="results of ours had been seen before the change")
+    parser.add_argument("--say", metavar="WHY", help="record all differences, with this reason and today's date")
+    parser.add_argument("--after-a-look", action="store_true", help="our results had been seen before the change")
     options = parser.parse_args(argv)
     code, record = of_code(), registered()
     found = differences(code, record)
