@@ -1,4 +1,4 @@
-"""When something is done in a run: before training, after epochs and, where that is asked for, after optimizer steps."""
+"""When something is done in a run: before training, after epochs and, if requested, after optimizer steps."""
 
 import math
 from abc import ABC, abstractmethod
@@ -18,12 +18,13 @@ Steps = int | Literal["powers_of_2"]  # a distance between measurements in optim
 
 
 class EpochCallback(LoggingCallback, ABC):
-    """Runs `observe` before training (epoch 0), after epochs and, where that is asked for, after steps; on every rank.
+    """Runs `observe` before training (epoch 0), after epochs and, if requested, after optimizer steps; on every rank.
 
     Args:
-        every_n_epochs: after every so many epochs, and always at the end of training.
-        at_start: also before the first training step. Not repeated after a resume.
-        every_n_steps: also within epochs, after every so many optimizer steps, or "powers_of_2": after 1, 2, 4, 8, ...
+        every_n_epochs: number of epochs between measurements; the end of training is always measured.
+        at_start: also measure before the first training step (not again after a resume).
+        every_n_steps: also measure within epochs: number of optimizer steps between measurements, or "powers_of_2": 1, 2, 4,
+            ...
     """
 
     def __init__(self, every_n_epochs: int = 1, at_start: bool = True, every_n_steps: Steps | None = None) -> None:

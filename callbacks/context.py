@@ -1,4 +1,4 @@
-"""What a measure is given: one net with its loss, fixed samples and memory limit. It needs no trainer."""
+"""What a measure gets: one net with its loss, fixed samples and memory limit. No trainer is needed."""
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping
@@ -56,18 +56,18 @@ class MeasureContext:
     ([3], tensor([0, 1]))
 
     Args:
-        net: the network, or what ``torch.compile``, DistributedDataParallel or Fabric makes of it. In place of one on a device
-            without float64 (Apple's GPU) a copy on the CPU is measured.
-        probe: batches of fixed samples, pairs (inputs, labels) or dicts with ``labels``, see `pair_of`. Iterated anew whenever
-            samples are requested.
+        net: the network, also wrapped by ``torch.compile``, DistributedDataParallel or Fabric. On a device without float64
+            (Apple's GPU), a copy on the CPU is measured instead.
+        probe: batches of fixed samples, pairs (inputs, labels) or dicts with ``labels`` (see `pair_of`). It is iterated again
+            whenever samples are requested.
         loss: (outputs, labels) -> mean loss of a batch, without penalty. Outputs are one tensor, picked by `outputs_of` from
-            what the net returns. By default the loss that the net itself returns, where its ``forward`` takes ``labels``, else
-            the cross-entropy in nats.
-        name: of the net, different for each net of a run.
+            what the net returns. By default the loss that the net itself returns if its ``forward`` takes ``labels``, else the
+            cross-entropy in nats.
+        name: the net's name, unique in its run.
         epoch: completed epochs, 2.25 after a quarter of the third.
         arm: the net's architecture in a bank of nets.
         seed: the net's seed in a bank of nets.
-        others: arm -> name of the net of the same seed, for the bank's other arms.
+        others: for each other arm of the bank, the name of its net with the same seed.
 
     Attributes:
         max_batch: the most samples in memory at once, set after memory ran out; None: no limit is known.
@@ -100,19 +100,20 @@ class MeasureContext:
         self._probe = probe
 
     def batches(self) -> Iterator[Batch]:
-        """All probe samples on the net's device and in its precision, at most `max_batch` at a time.
+        """All probe samples, on the net's device and in its precision, at most `max_batch` at a time.
 
-        That is the precision of the first floating-point weight. Samples in bfloat16 or float16 keep it if some weight has it.
+        The precision is that of the first floating-point weight. Samples in bfloat16 or float16 stay so if some weight has that
+        type.
 
         Raises:
-            UserError: when iterated over, for a batch that `pair_of` does not take, or a net without parameters.
+            UserError: during iteration, for a batch that `pair_of` does not accept, or a net without parameters.
         """
         return self._in_pieces(self._moved())
 
     def samples(self, count: int) -> list[Batch]:
         """``count`` probe samples (all if there are fewer), evenly spread, since a data set may be sorted by class.
 
-        In batches as large as the probe's, as far as shapes allow: many small batches would make a Hessian slower.
+        Batches are as large as the probe's if shapes allow: many small batches would make a Hessian slower.
         """
         batches = list(self._moved())
         largest = max((len(labels) for _, labels in batches), default=0)
@@ -121,23 +122,22 @@ class MeasureContext:
     def example(self) -> Tensor | Inputs:
         """The inputs of one sample (1, ...), to see which layers a forward pass calls.
 
-        Of two samples in a net with a BatchNorm without running statistics, which may take no single one.
+        Two samples if the net has a BatchNorm without running statistics, which may not accept a single one.
         """
         alone = not any(isinstance(each, _BatchNorm) and each.running_mean is None for each in self.net.modules())
         return next(self._moved())[0][: 1 if alone else 2]
 
     def recalibrated(self) -> nn.Module:
-        """The net, or before training a copy whose BatchNorms have the statistics of probe samples: they have none yet."""
+        """The net; before training, when BatchNorms have no statistics, a copy with those of probe samples."""
         if not needs_recalibration(self.net):
             return self.net
         inputs = joined([inputs for inputs, _ in of_one_form(self.samples(RECALIBRATION))])
         return recalibrated(self.net, inputs, self.max_batch)
 
     def gradient(self) -> dict[str, Tensor]:
-        """The gradient of the mean loss of all probe samples, by name of the trained parameter.
+        """The gradient of the mean loss over all probe samples, by name of the trained parameter.
 
-        Summed up batch by batch, in evaluation mode, and independent of whether gradients are enabled. Empty where nothing is
-        trained.
+        It is summed over batches in evaluation mode, whether or not gradients are enabled. Empty if nothing is trained.
 
         >>> net = nn.Linear(1, 1, bias=False)
         >>> half_square = lambda outputs, labels: (outputs - labels).square().mean() / 2
@@ -172,7 +172,7 @@ class MeasureContext:
         return MEMORY if self.max_batch is None else 0
 
     def keep(self, key: str, value: Any) -> None:
-        """Keep tensors or plain Python values of this net, also in checkpoints; it replaces what was kept as ``key``.
+        """Keep a tensor or plain Python value for this net under ``key``, also in checkpoints; replaces an earlier one.
 
         Raises:
             TypeError: in a measure that is not a `StatefulMeasure`.
@@ -185,7 +185,7 @@ class MeasureContext:
         self.state.setdefault(key, {})[self.name] = value
 
     def kept(self, key: str, default: Any = None, name: str | None = None) -> Any:
-        """What was kept as ``key`` of this net, or of the one with that name; ``default`` if nothing was."""
+        """The value kept under ``key`` for this net, or the net with that name; ``default`` if there is none."""
         return (self.state or {}).get(key, {}).get(name or self.name, default)
 
     def _in_pieces(self, batches: Iterable[Batch]) -> Iterator[Batch]:

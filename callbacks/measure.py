@@ -45,17 +45,17 @@ TAKEN = ("train", "val", "test", "probe", "cost", "failed", "epoch", "lr")
 
 
 class Measure(EpochCallback):
-    """Measures every net of the run before training, after epochs and steps, and logs the results with their cost in seconds.
+    """Measures every net of a run before training, after epochs and steps, and logs the results and their cost in seconds.
 
     A subclass has a `family` and a method `measure`; the rest is done here:
 
     * The net is measured in evaluation mode and without gradients, unless ``gradients`` is set. Its modes, ``.grad`` and
       the random state are put back, so training is bit-identical to training without measures.
-    * A net that cannot be measured gets the number ``failed/<family>`` = 1 for that epoch; the reason is logged once and
-      noted in the run folder, and training and other measures go on. A `UserError` before training stops it, and with
-      ``strict`` everything does.
-    * Where memory runs out, the net is measured again with half as many samples at a time, down to one. The numbers are
-      the same up to rounding, and up to their standard errors where they are estimated from random vectors.
+    * A net that cannot be measured gets the number ``failed/<family>`` = 1 for that epoch; the reason is logged once and noted
+      in the run folder, and training and other measures go on. A `UserError` before training stops the run, and with ``strict``
+      every error does.
+    * If memory runs out, the net is measured again with half as many samples at a time, down to one. Numbers stay the same up
+      to rounding, and up to their standard errors if they are estimated from random vectors.
 
     Attributes:
         lenient: record what cannot be measured and go on, also for user errors before training.
@@ -82,12 +82,12 @@ class Measure(EpochCallback):
     def measure(self, context: MeasureContext) -> Mapping[str, Any]:
         """Results of one net by key.
 
-        A number is logged under its key; of a dataclass every field, ``{"cushion/layer10": CushionStatistics(...)}``:
-        numbers as ``cushion/layer10/median``, a `Histogram` as a histogram, other tensors as arrays in the run folder.
+        A number is logged under its key. Of a dataclass, as in ``{"cushion/layer10": CushionStatistics(...)}``, every field is
+        logged: numbers as ``cushion/layer10/median``, a `Histogram` as a histogram, other tensors as arrays in the run folder.
         """
 
     def describe(self) -> Mapping[str, str]:
-        """Key -> meaning, for the curves that the report draws of numbers without a section, and for ``keys.csv``."""
+        """Key -> meaning, for ``keys.csv`` and for the report's curves of numbers that have no section."""
         return {}
 
     def told_of(self, others: Sequence["Measure"]) -> None:
@@ -110,11 +110,11 @@ class Measure(EpochCallback):
         return found
 
     def warn_once(self, message: str, about: str | None = None) -> None:
-        """Say what cannot be measured, and note it in the run folder: once, not every epoch.
+        """Warn once (not every epoch) of what cannot be measured, and note it in the run folder.
 
         Args:
-            message: for the log and the notes.
-            about: what of it is not said again; all of it if left out.
+            message: text for the log and the notes.
+            about: what the message is about: said once for each. By default the message itself.
         """
         if (about or message) not in self._warned:
             self._warned.add(about or message)
@@ -233,7 +233,7 @@ class StatefulMeasure(Measure):
         self._state = {}
 
     def begin(self, context: MeasureContext) -> None:
-        """Before the first training step, whether or not it is measured then: keep what later epochs are compared with."""
+        """Before the first training step, even if nothing is measured then: keep what later epochs are compared with."""
 
     def begin_with(self, context: MeasureContext) -> None:
         """`begin`, with the net left as it was."""
@@ -285,16 +285,15 @@ class StatefulMeasure(Measure):
 class Scalar(Measure):
     """Logs one number of each net, computed by a function of your own.
 
-    The function is given a `MeasureContext` and returns a number, or a tensor of one. Gradients are enabled in it. It gets
-    the net itself and not a copy: a function that changes weights changes training.
+    The function gets a `MeasureContext` and returns a number, or a tensor with one element. Gradients are enabled in it. The
+    net is not a copy: a function that changes weights changes training.
 
-    The number is in ``log.csv`` and in every tracker under its name, and the report draws it against epochs, with the first
-    line of the function's docstring. ``cost/<name>`` is the time it took for all nets.
+    The number is logged under its name in ``log.csv`` and every tracker. The report plots it against epochs, with the first
+    line of the function's docstring. ``cost/<name>`` is the time that it took for all nets.
 
     Args:
         name: the key, such as "grad_norm"; a slash groups keys.
-        function: in YAML its dotted path, such as ``my_measures.grad_norm``. It returns a number or a tensor of one, whatever
-            its annotation says.
+        function: the function; in YAML its dotted path, such as ``my_measures.grad_norm``. Its annotations are ignored.
         clock: when to measure, the arguments of `EpochCallback`.
     """
 

@@ -35,9 +35,9 @@ def measure(
 ) -> dict[str, float]:
     """The numbers of one net on these samples, under the keys that a run's ``log.csv`` has for them.
 
-    The net is measured in evaluation mode, on its own device; its modes, gradients and the random state are put back. For
-    what is no number (values of single samples, histograms) call ``evaluate(MeasureContext(net, [(inputs, labels)]))`` of
-    a measure.
+    The net is measured in evaluation mode, on its own device; its modes, gradients and the random state are restored. For
+    results that are not numbers (values of single samples, histograms) call a measure's
+    ``evaluate(MeasureContext(net, [(inputs, labels)]))``.
 
     >>> from callbacks import WeightMass
     >>> net = nn.Sequential(nn.Conv2d(1, 1, 1, bias=False), nn.Flatten())
@@ -47,16 +47,16 @@ def measure(
 
     Args:
         net: maps inputs (B, ...) to outputs (B, ...).
-        inputs: (n, ...), a tensor or array, prepared as the net takes them; or a dict or tuple of them.
-        labels: (n, ...), classes, or what the loss takes.
-        measures: callbacks, such as ``[LayerCushion()]``; one that cannot measure this net raises its error, and one that finds
-            nothing to measure in it says so in a warning. One that compares (``DistanceFromStart()``) compares with the net as
-            it was when given to the same object first, or first after another net. None: those of ``configs/measure.yaml``,
-            without those that cannot, which a warning names.
-        loss: as of `MeasureContext`.
+        inputs: (n, ...), a tensor or array, preprocessed for the net; or a dict or tuple of them.
+        labels: (n, ...), classes, or what the loss needs.
+        measures: callbacks, such as ``[LayerCushion()]``. One that cannot measure this net raises its error; one that finds
+            nothing to measure warns. One that compares (``DistanceFromStart()``) compares with the net as it was when the same
+            object first got it, or first got it after another net. None: those of ``configs/measure.yaml`` that can measure the
+            net; a warning names the others.
+        loss: as for `MeasureContext`.
 
     Raises:
-        UserError: for what is no net, inputs that are not as many as the labels, or what is no measure.
+        UserError: for a net or measure that is none, or numbers of inputs and labels that differ.
     """
     if not isinstance(net, nn.Module):
         raise UserError(f"expected a net, a torch.nn.Module, got {described(net)}.")

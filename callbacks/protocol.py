@@ -1,4 +1,4 @@
-"""How callbacks meet a model: which networks, which loss, which samples. Other LightningModules have defaults.
+"""How callbacks find a model's networks, loss and samples. Every LightningModule has defaults.
 
 | question | answered by | otherwise |
 |---|---|---|
@@ -10,20 +10,19 @@
 | fetch the nets that other ranks train | ``pl_module.gather_members()`` | not needed |
 | risks and errors (TrainingMetrics, ProgressLines, ...) | ``pl_module.metrics()``: net -> key -> number | `UserError` |
 
-A child is measured by its own outputs: what the module's ``forward`` does around it (a softmax before a NLLLoss, inputs
-normalised) is left out, unless ``members`` or ``loss`` say otherwise.
+A child module is measured by its own outputs. What the module's ``forward`` does around it (normalising inputs, a softmax
+before a NLLLoss) is ignored, unless ``members`` or ``loss`` say otherwise.
 
-A loader yields pairs (inputs, labels), or dicts with ``labels``: `pair_of`. The loss is given one tensor: `outputs_of` what the
-net returns. A net whose ``forward`` takes ``labels``, as those of transformers do, is given them, and the loss that it returns
-is the default in place of the cross-entropy.
+A loader yields pairs (inputs, labels) or dicts with ``labels`` (see `pair_of`). The loss gets one tensor, which `outputs_of`
+picks from what the net returns. If a net's ``forward`` takes ``labels``, as those of transformers do, it gets them, and its own
+loss is the default instead of cross-entropy.
 
-A ``probe_loader`` gives inputs as the nets take them. Samples of a training set are taken once and kept, so that every epoch
-is measured on the same ones; if the set augments at random, its draws are seeded. They are of those that the loader draws
-from (a SubsetRandomSampler's, the batches of ``overfit_batches``), and go through ``on_before_batch_transfer`` and
-``on_after_batch_transfer`` as in validation, without what is done to training's batches only.
+A ``probe_loader`` gives inputs as the nets take them. Samples of a training set are read once and kept, so that every epoch is
+measured on the same ones; random augmentation is seeded. Only samples that training draws from are used (those of a
+SubsetRandomSampler, the batches of ``overfit_batches``). They pass ``on_before_batch_transfer`` and ``on_after_batch_transfer``
+as in validation.
 
-A ``loss`` is called in measurements too, and what it logs then is dropped. One that updates a metric changes it: update
-metrics in ``training_step``.
+Measurements also call ``loss``; what it logs then is dropped. Do not update metrics in it, but in ``training_step``.
 """
 
 import inspect

@@ -46,36 +46,36 @@ class Watch:
                 ...
                 optimizer.step()
 
-    The nets are measured before the first step, after every so many steps of the optimizer, and at the end. The numbers are
-    those of the Lightning callbacks, bit for bit. Training is not changed, and never stopped: whatever fails within the
-    block ends the watching with one warning.
+    The nets are measured before the first step, after every ``every`` optimizer steps, and at the end. The numbers are those of
+    the Lightning callbacks, bit for bit. Training is never changed or stopped: an error of the watch ends the watching with one
+    warning.
 
-    Of several processes (DistributedDataParallel) the first one measures and writes, and the others do nothing: none waits for
-    another. `Signal` is then of the first one's samples, and its ``weight_gradient`` and ``update`` of all processes'. Nets
-    compiled by torch.compile are measured as they are without it; `Signal` has weights and updates of them only, and says so.
-    A step that a GradScaler skips is none.
+    With several processes (DistributedDataParallel) the first one measures and writes; the others do nothing, and none waits.
+    `Signal` then covers the first process's samples, but its ``weight_gradient`` and ``update`` those of all processes. Nets
+    compiled by torch.compile are measured uncompiled; `Signal` then has only weights and updates, and says so. Steps that a
+    GradScaler skips do not count.
 
     Args:
         net: the network, or several by name: ``{"plain": ..., "residual": ...}``.
-        probe: batches of fixed samples, pairs (inputs, labels) or dicts with ``labels``, as the net takes them; read once. With
-            ``pair_of``, and where no measure looks at samples, any others.
-        optimizer: whose steps count, and right after which nets are measured. Without one, call ``step()`` on what the ``with``
-            statement gives after each step; for a running average of weights, after its update.
-        every: so many steps, or "powers_of_2" for 1, 2, 4, 8, ...
-        folder: of the run, a new one unless ``steps_done``.
-        measures: callbacks such as ``LayerCushion()``; one with an ``every_n_steps`` of its own keeps it. Copies are used, so
-            that the same objects may measure elsewhere too. None: those of ``configs/measure.yaml``. What cannot
-            be measured of a net is noted in the run folder.
-        loss: (outputs, labels) -> mean loss of a batch, without penalty, of one tensor of outputs (the ``logits`` of what the net
-            returns). Without one: the loss that a net whose ``forward`` takes ``labels`` returns itself, else cross-entropy.
+        probe: batches of fixed samples, as the net takes them: pairs (inputs, labels) or dicts with ``labels``. They are read
+            once. Other batches need ``pair_of``, unless no measure uses samples.
+        optimizer: nets are measured right after its steps. Without an optimizer, call ``step()`` on the object of the ``with``
+            statement after each step (for a running average of weights, after its update).
+        every: number of steps between measurements, or "powers_of_2" for 1, 2, 4, 8, ...
+        folder: the run's folder; a new one unless ``steps_done`` is set.
+        measures: callbacks such as ``LayerCushion()``; an ``every_n_steps`` that they have takes precedence. Copies are used,
+            so the same objects can measure elsewhere, too. None: those of ``configs/measure.yaml``. The run folder notes what
+            cannot be measured.
+        loss: (outputs, labels) -> mean loss of a batch, without penalty. It gets one tensor of outputs, such as the ``logits``.
+            By default the loss that the net itself returns if its ``forward`` takes ``labels``, else cross-entropy.
         pair_of: batch -> (inputs, labels), such as ``lambda batch: (batch["pixels"], batch["digit"])``.
-        steps_per_epoch: where the log's epochs end. Without it an epoch of the log is 1,000 steps.
-        steps_done: of an earlier part of this training, whose numbers are in the same folder; those of later steps are dropped.
-            What measures such as `DistanceFromStart` keep goes on with ``measures=earlier.measures``.
-        total_steps: after which training ends, earlier parts included, where that is known: `Signal` sees the last step only
-            if told so.
-        scaler: of the loss, such as ``torch.amp.GradScaler``: `Signal` divides its ``gradient`` by ``scaler.get_scale()``.
-        loggers: more loggers of Lightning's, beside the run folder's.
+        steps_per_epoch: number of steps that the log counts as an epoch.
+        steps_done: steps of an earlier part of this training, whose numbers are in the same folder; numbers of later steps are
+            dropped. Measures such as `DistanceFromStart` keep their state with ``measures=earlier.measures``.
+        total_steps: all steps of the training, with earlier parts, if known. `Signal` logs the last step only if this is given.
+        scaler: a scaler of the loss, such as ``torch.amp.GradScaler``: `Signal` divides its ``gradient`` by
+            ``scaler.get_scale()``.
+        loggers: Lightning loggers in addition to the run folder.
 
     Raises:
         UserError: for mistakes in these arguments, before anything is trained.
