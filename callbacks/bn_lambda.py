@@ -24,14 +24,13 @@ class BnLambda(StatefulMeasure):
     """Logs λ, the factor of every normalisation layer (``weight``; others write γ), and the norms of the layers' weights.
 
     Definition:
-        In evaluation mode a BatchNorm multiplies channel d by ``s_d = λ_d / √(var_d + ε)``. Behind a convolution or
-        linear map it can be absorbed into the weights, ``w'_d = s_d w_d``, and ‖w'‖ is the scale that the layer really
-        has.
+        In evaluation mode a BatchNorm multiplies channel d by ``s_d = λ_d / √(var_d + ε)``. Behind a convolution or linear map
+        it can be absorbed into the weights, ``w'_d = s_d w_d``, and ‖w'‖ is the layer's effective scale.
 
-        LayerNorm, GroupNorm, InstanceNorm and RMSNorm, and modules that look like them, have a λ (or γ) as well, and no running
-        statistics: they divide by what they find in the sample at hand, which is no linear map, so the layer before cannot absorb
-        them. Their λ alone can go into the linear maps behind them, ``W diag(λ)`` with bias ``b + W β``, where these take all
-        that the normalisation puts out; the division stays.
+        LayerNorm, GroupNorm, InstanceNorm, RMSNorm and similar modules also have a λ (or γ), but no running statistics: they
+        divide by a statistic of the sample itself, which is not linear, so the layer before cannot absorb them. Only their λ
+        can be absorbed by the linear maps behind them, as ``W diag(λ)`` with bias ``b + W β``, if these take the whole output
+        of the normalisation; the division stays.
 
     Keys:
         | key | unit | meaning |
@@ -57,24 +56,22 @@ class BnLambda(StatefulMeasure):
         all layers has the name of its module.
 
     Interpretation:
-        λ starts at 1. In Littwin & Wolf's account a growing |λ| of skipped layers moves weight to longer paths.
-        Measured on ten Gaussians over 100 epochs, six seeds, BatchNorm before or after the ReLU: from λ = 1 mean |λ| of
-        skipped layers ends 1 % above its start where classes are easily separated, and falls where they overlap (by
-        0.54 at most). From Torch7's start, λ from U(0, 1), it rises in all settings. Without normalisation ‖w‖ rises in
-        99 % of epochs or more.
+        λ starts at 1. According to Littwin & Wolf, a growing |λ| of layers with a skip moves weight to longer paths. Measured
+        on ten Gaussians over 100 epochs, six seeds, BatchNorm before or after the ReLU: from λ = 1 mean |λ| of skipped layers
+        ends 1 % above its start where classes are easily separated, and falls where they overlap (by 0.54 at most). From
+        Torch7's start, λ from U(0, 1), it rises in all settings. Without normalisation ‖w‖ rises in 99 % of epochs or more.
 
     Cost:
-        One forward pass on one image and a pass over the weights: next to nothing.
+        One forward pass on one image and a pass over the weights: negligible.
 
     Breaks:
-        * Before training running statistics are of no data: scales and absorbed norms are then with those of probe
-          samples.
-        * Across an addition, and where a skip starts between the two, nothing is absorbed: pre-activation nets have few
-          such pairs.
-        * λ of a LayerNorm and ‖W‖ of the map behind it trade off: W diag(λ) is what the net computes with. ``own`` norms do not
+        * Before training, when running statistics have seen no data, scales and absorbed norms use those of probe samples.
+        * Nothing is absorbed across an addition, or if a skip starts between the two: pre-activation nets have few pairs that
+          can be absorbed.
+        * λ of a LayerNorm and ‖W‖ of the map behind it can compensate each other: the net uses W diag(λ). ``own`` norms do not
           contain λ, and ``absorbed`` ones exist for BatchNorm only.
         * Without running statistics a BatchNorm has no scale: those keys are left out, with a warning.
-        * Normalisations without λ (``affine=False``) are absorbed but not listed; a net without any has weight norms
+        * Normalisations without λ (``affine=False``) are absorbed but not listed; a net without normalisation has weight norms
           only.
         * Weights before a BatchNorm can be scaled without changing the function: compare ``absorbed`` norms, not
           ``own``.

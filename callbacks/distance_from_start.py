@@ -12,7 +12,7 @@ from lightning_app.networks import layers_of
 
 
 class DistanceFromStart(StatefulMeasure):
-    """Logs how far training has moved each net, against how far apart the nets started.
+    """Logs how far training has moved each net, and how far it is from the start of other arms.
 
     Definition:
         2-norms in the space of the plain net's convolution weights, t = T(w) for residual nets: ``‖t_e - t_0‖`` from
@@ -26,20 +26,19 @@ class DistanceFromStart(StatefulMeasure):
         | ``cost/travel`` | s | what measuring all nets took |
 
     Interpretation:
-        At epoch 0 ``travel/distance`` is 0 and ``travel/from_start_of/<arm>`` the distance between the two starts: 58
-        between plain and residual nets of depth 32, 45 at depth 20, with the papers' initialisations. A
-        ``travel/distance`` far below that says that training stays near where it began; the reproduction of Fig. 7 asks
-        for less than half.
+        At epoch 0 ``travel/distance`` is 0 and ``travel/from_start_of/<arm>`` the distance between the two starts: 58 between
+        plain and residual nets of depth 32, 45 at depth 20, with the papers' initialisations. A ``travel/distance`` far below
+        that means that training stays near its start; the reproduction of Fig. 7 asks for less than half.
 
     Cost:
-        One pass over the convolutions' weights: next to nothing. One copy of them in memory and checkpoint.
+        One pass over the convolutions' weights, which is negligible, and one copy of them in memory and checkpoint.
 
     Breaks:
-        * Scale is counted as distance: with normalisation a net may move far and compute the same, and weight decay
+        * A change of scale counts as distance: with normalisation a net may move far and compute the same, and weight decay
           alone moves it.
-        * Linear layers and biases are not counted (all layers where fewer than half are convolutions).
-        * After a resume from a checkpoint without this callback the start is not known, and nothing is logged.
-        * Arms with other numbers of weights have no distance.
+        * Linear layers and biases are not counted (if fewer than half of the layers are convolutions, all layers are).
+        * After a resume from a checkpoint without this callback the start is unknown, and nothing is logged.
+        * There is no distance between arms with different numbers of weights.
 
     Source:
         Yu & Tomasi (2019), section 4.2 and SM C, Fig. 7.

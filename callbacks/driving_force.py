@@ -21,10 +21,10 @@ class DrivingForce(StatefulMeasure):
     predicted the change.
 
     Definition:
-        With g the gradient of the loss in the layers' weights w: the push of Σ |λ| is ``-Σ sign(λ) ∂L/∂λ``, and a small
-        step along -g changes it by ``½ Σ sign(λ) ∂‖g‖²/∂λ`` per unit of learning rate, the driving force of Theorem 3.
-        Likewise for C: ``-∂L/∂C``, and ``(g·Hw + ‖g‖²) / C - (g·w)² / (C ‖w‖²)``, Theorem 4. L is the mean loss of
-        probe samples, without penalty, with the statistics of normalisation frozen.
+        With g the gradient of the loss in the layers' weights w, the first-order force on Σ |λ| is ``-Σ sign(λ) ∂L/∂λ``, and a
+        small step along -g changes it by ``½ Σ sign(λ) ∂‖g‖²/∂λ`` per unit of learning rate, the driving force of Theorem 3.
+        Likewise for C: ``-∂L/∂C``, and ``(g·Hw + ‖g‖²) / C - (g·w)² / (C ‖w‖²)``, Theorem 4. L is the mean loss of probe
+        samples, without penalty, with the statistics of normalisation frozen.
 
     Keys:
         | key | unit | meaning |
@@ -38,22 +38,22 @@ class DrivingForce(StatefulMeasure):
         | ``cost/drive`` | s | what measuring all nets took |
 
     Interpretation:
-        Positive is up. The observed change is of all steps in between, momentum and penalty included, so that agreement
-        is a finding and no test of the theorem, which holds as an identity (to 1e-14 in tests). The theorem speaks of
-        stationary λ; elsewhere the first order is larger by orders of magnitude and decides: on Gaussian mixtures |λ|
-        goes where the driving force points in 16 to 53 % of layers and epochs, C where its own does in 92 % of epochs
-        and more when the Gaussians overlap, else in 2 to 57 %.
+        Positive means upwards. The observed change is that of all steps in between, with momentum and penalty. So agreement is
+        a finding, not a test of the theorem, which holds as an identity (to 1e-14 in tests). The theorem is about stationary λ;
+        elsewhere the first order is larger by orders of magnitude and decides: on Gaussian mixtures |λ| goes where the driving
+        force points in 16 to 53 % of layers and epochs, C where its own does in 92 % of epochs and more when the Gaussians
+        overlap, else in 2 to 57 %.
 
     Cost:
-        About 4 gradients of the samples: with the defaults of the order of 1 % of an epoch of CIFAR-10.
+        About 4 gradients of the samples: with the defaults on the order of 1 % of an epoch of CIFAR-10.
 
     Breaks:
-        * Before training, when running statistics are of no data, they are those of probe samples.
-        * Entries of λ that are 0 count nothing: their size has no derivative there.
-        * Where force or change is exactly 0 ``agrees`` is NaN, and in no share.
-        * Weights that are no trained parameters are no part of w and C: frozen ones, and those that are computed from
-          others, as under ``weight_norm`` and other parametrizations.
-        * A net without normalisation has C only; of a net whose layers are not trained nothing is logged.
+        * Before training, when running statistics have seen no data, those of probe samples are used.
+        * Entries of λ that are 0 are ignored: |λ| has no derivative there.
+        * If force or change is exactly 0, ``agrees`` is NaN and does not count in shares.
+        * w and C include trained parameters only: neither frozen weights nor weights computed from others, as under
+          ``weight_norm`` and other parametrizations.
+        * A net without normalisation has C only; if no layer is trained, nothing is logged.
         * The loss must be differentiable twice and a mean over the batch.
 
     Source:
@@ -63,8 +63,8 @@ class DrivingForce(StatefulMeasure):
     ``every_n_steps`` (None; a number of steps, or "powers_of_2"), the arguments of `EpochCallback`.
 
     Args:
-        samples: how many probe samples to use, evenly spread over the probe; all if it has fewer.
-        double: in float64; otherwise in the precision of the weights.
+        samples: number of probe samples, evenly spread over the probe; all if it has fewer.
+        double: compute in float64; otherwise in the precision of the weights.
     """
 
     family = "drive"

@@ -12,16 +12,16 @@ from lightning_app.measures import NoBranches, NoPaths, effective_depth
 
 
 class EffectiveDepth(Measure):
-    """Logs how long the paths are along which a residual net's outputs, and its gradient, come about.
+    """Logs the mean length of the paths that contribute to a residual net's outputs and gradient.
 
     Definition:
-        A residual net is the sum over its paths, one for each choice of branch or identity. With f_r what its paths of
-        length r carry to the outputs, and g_r to the gradient, exact sums f = Σ f_r and g = Σ g_r + g_gates: ``d_eff =
-        Σ r E‖f_r‖² / Σ E‖f_r‖²``, ``d_coh = Σ r E⟨f_r, f⟩ / E‖f‖²``, ``d_grad = Σ r ‖g_r‖² / Σ ‖g_r‖²``. The length of
-        a path is the number of weight layers it passes, the readout not counted; outputs are centred over the classes.
-        E is over samples, of tokens over those whose label counts.
-        g_gates is the gradient through what is frozen: activations, the variances of LayerNorm and its kin, attention's
-        patterns, squeeze-and-excitation. In nets of ReLU and BatchNorm it is 0.
+        A residual net is the sum over its paths, one for each choice of branch or identity. f_r is what its paths of length r
+        contribute to the outputs, g_r to the gradient, with exact sums f = Σ f_r and g = Σ g_r + g_gates:
+        ``d_eff = Σ r E‖f_r‖² / Σ E‖f_r‖²``, ``d_coh = Σ r E⟨f_r, f⟩ / E‖f‖²``, ``d_grad = Σ r ‖g_r‖² / Σ ‖g_r‖²``. The length
+        of a path is the number of weight layers that it passes, without the readout; outputs are centred over the classes. E is
+        the mean over samples (for tokens: over those whose label counts). g_gates is the gradient through what is held fixed:
+        activations, the variances of LayerNorm and similar norms, attention's patterns, squeeze-and-excitation. In nets of ReLU
+        and BatchNorm it is 0.
 
     Keys:
         | key | unit | meaning |
@@ -40,29 +40,28 @@ class EffectiveDepth(Measure):
         | ``cost/depth`` | s | what measuring all nets took |
 
     Interpretation:
-        Between the shortest and the longest path. ``effective_input`` is the steadier of the two d_eff: with BatchNorm
-        up to three quarters of Σ E‖f_r‖² come from constants that cancel. The simplified ResNet of depth 20 (p = 19)
-        has d_eff 1.1 at initialisation and 3.8 after 10 epochs of CIFAR-10 (from the input 5.3, d_coh 2.8, d_grad
-        5.2; three seeds). On Gaussian mixtures the mean path length starts below half of the depth, as Littwin & Wolf
-        say (above it without normalisation from weights of gain √2), but with normalisation becomes smaller in training, not
-        larger.
+        d_eff is between the shortest and the longest path. ``effective_input`` is more reliable than ``effective``: with
+        BatchNorm up to three quarters of Σ E‖f_r‖² come from constants that cancel. The simplified ResNet of depth 20 (p = 19)
+        has d_eff 1.1 at initialisation and 3.8 after 10 epochs of CIFAR-10 (from the input 5.3, d_coh 2.8, d_grad 5.2; three
+        seeds). On Gaussian mixtures the mean path length starts below half of the depth, as Littwin & Wolf say (above it
+        without normalisation from weights of gain √2), but with normalisation it becomes smaller in training, not larger.
 
     Cost:
-        A few percent of an epoch of CIFAR-10 with the defaults at depth 20. A resolution of outputs costs 10
-        gradients of the same images, one of gradients 55; it grows with the square of the depth. ``gate_share`` costs
-        one gradient, and none where no gate changes nearby.
+        A few percent of an epoch of CIFAR-10 with the defaults at depth 20. Splitting outputs by length costs 10 gradients of
+        the same images, splitting gradients 55; both grow with the square of the depth. ``gate_share`` costs one gradient, and
+        none if no gate changes nearby.
 
     Breaks:
-        * What a signal passes must have a rule: linear maps, embeddings, activations, normalisations, attention, pools,
-          sums, products with a gate. Of other nets nothing is logged, with a warning that names the operation.
+        * Every operation that a signal passes needs a rule: linear maps, embeddings, activations, normalisations, attention,
+          pooling, sums, products with a gate. For other nets nothing is logged, and a warning names the operation.
         * In a product of two signals the one that passed the later kind of function is the gate: linear, activation,
           softmax or sigmoid. Queries and keys make gates, so a path through attention is two layers longer.
-        * Of several tensors that a net takes, paths start at the first and at others of real numbers; masks, segments and
+        * If a net takes several tensors, paths start at the first and at others with real numbers; masks, segments and
           positions are constants.
         * Nets without branches have one length, their depth, and no keys.
-        * Where ``gate_share`` is large, d_grad is of a small part of what training follows.
-        * Gates and statistics are those of each sample. Before training, when running statistics are of no data, they
-          are those of probe samples.
+        * If ``gate_share`` is large, d_grad describes only a small part of the gradient.
+        * Gates and statistics are those of each sample. Before training, when running statistics have seen no data, those of
+          probe samples are used.
         * Lengths count weight layers: a block of two convolutions makes paths two longer, projections on shortcuts
           count.
 
@@ -74,8 +73,8 @@ class EffectiveDepth(Measure):
     ``every_n_steps`` (None; a number of steps, or "powers_of_2"), the arguments of `EpochCallback`.
 
     Args:
-        samples: how many probe samples to use, evenly spread over the probe; all if it has fewer.
-        gradient_samples: how many of these for d_grad, where one costs as much as five for d_eff.
+        samples: number of probe samples, evenly spread over the probe; all if it has fewer.
+        gradient_samples: number of these used for d_grad, for which a sample costs as much as five for d_eff.
     """
 
     family = "depth"

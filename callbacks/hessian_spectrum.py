@@ -29,10 +29,9 @@ class HessianSpectrum(Measure):
     condition.
 
     Definition:
-        H is the second derivative of the mean loss, without penalty, in all trained parameters, BatchNorm with running
-        statistics. The loss is the module's ``loss(outputs, labels)``, or cross-entropy where it has none. Eigenvalues
-        come from a few dozen products H v (Lanczos), each with a bound; averages over the spectrum from random starts,
-        with standard errors.
+        H is the second derivative of the mean loss, without penalty, in all trained parameters; BatchNorm uses running
+        statistics. The loss is the module's ``loss(outputs, labels)``, else cross-entropy. Eigenvalues come from a few dozen
+        products H v (Lanczos), each with a bound. Averages over the spectrum come from random starts, with standard errors.
 
     Keys:
         | key | unit | meaning |
@@ -47,34 +46,33 @@ class HessianSpectrum(Measure):
         | ``hessian/leading`` | share | the same by layer: array (layers,); of a shared weight at its first one |
         | ``cost/hessian`` | s | what measuring all nets took |
 
-        ``<part>`` is, with ``parts``, ``layer07``: the diagonal block of a layer's weight and bias (no BatchNorm),
-        ``id`` and ``rest``: of the ID entries and of all others. The option ``prefix`` stands in for "hessian".
+        With ``parts``, ``<part>`` is ``layer07`` (the diagonal block of a layer's weight and bias, without BatchNorm), ``id``
+        (the block of the ID entries) or ``rest`` (of all others). The option ``prefix`` replaces "hessian".
 
     Interpretation:
-        ``top1`` limits stable learning rates (2 / top1 for gradient descent on a quadratic); a negative ``bottom1`` is
-        a direction of descent. Depth 20 after 10 epochs of CIFAR-10, plain against residual: largest 78.2 and 96.7,
-        smallest -2.7 and -3.3, trace 671 ± 57 and 833 ± 57: the residual net, ahead in training, is the more sharply
-        curved. Around zero weights nets with shortcuts over two layers have index ½ and a condition number that does
-        not grow with depth (Theorem 2; 1.006 from depth 2 to 32).
+        ``top1`` limits stable learning rates (2 / top1 for gradient descent on a quadratic); a negative ``bottom1`` is a
+        direction of descent. Depth 20 after 10 epochs of CIFAR-10, plain against residual: largest 78.2 and 96.7, smallest -2.7
+        and -3.3, trace 671 ± 57 and 833 ± 57: the residual net, which is ahead in training, has the larger curvature. Around
+        zero weights nets with shortcuts over two layers have index ½ and a condition number that does not grow with depth
+        (Theorem 2; 1.006 from depth 2 to 32).
 
     Cost:
-        A product H v costs about two gradients of the probe samples; the defaults take some percent of an epoch
-        of CIFAR-10. ``parts`` cost as many products again for each. Memory does not grow with the samples, which are
-        differentiated ``chunk`` at a time; beside that it is ``steps`` vectors as large as the net, 0.4 GB each for 100
-        million parameters. Without ``probes`` both are up to half as much again, once eigenvalues have converged: a second
-        run sees whether they are multiple (15 to 18 products in place of 12, 54 to 59 in place of 40, for depth 8).
+        A product H v costs about two gradients of the probe samples; the defaults take a few percent of an epoch of CIFAR-10.
+        With ``parts`` each part costs as many products again. Memory does not grow with the samples, which are differentiated
+        ``chunk`` at a time; in addition there are ``steps`` vectors as large as the net, 0.4 GB each for 100 million
+        parameters. Without ``probes`` both are up to half as much again once eigenvalues have converged, as a second run checks
+        whether they are multiple (15 to 18 products instead of 12, 54 to 59 instead of 40, for depth 8).
 
     Breaks:
-        * Most eigenvalues of a trained net lie so close to 0 that few products do not see their sign: ``index_low`` and
-          ``index_high`` are an interval (0.01 to 0.99 for depth 20, 40 products), ``unresolved`` is the open share.
-        * ``unconverged`` above 0: some ends are not to be relied on; ask for more ``steps``.
-        * One start sees one copy of a multiple eigenvalue: ends are right up to multiplicity. Trace, norm and density
-          count all copies, from a random start: with a readout of zeros, where each eigenvalue comes once for every
-          class but one, their errors are wide; ``probes`` narrow them.
-        * It is a Hessian of these samples: other samples, BatchNorm or dropout in training mode, a penalty would give
-          another. Losses that are no mean over the batch are refused.
-        * Before training BatchNorm has mean 0 and variance 1. Where H v is not finite nothing is logged, with a
-          warning.
+        * Most eigenvalues of a trained net are so close to 0 that a few products do not show their sign: ``index_low`` and
+          ``index_high`` are an interval (0.01 to 0.99 for depth 20, 40 products), and ``unresolved`` is the undecided share.
+        * If ``unconverged`` is above 0, some ends are unreliable; use more ``steps``.
+        * One start finds one copy of a multiple eigenvalue: ends are right up to multiplicity. Trace, norm and density count
+          all copies, from a random start. With a readout of zeros, where each eigenvalue appears once for every class but one,
+          their errors are large; ``probes`` reduce them.
+        * It is the Hessian for these samples: other samples, BatchNorm or dropout in training mode, or a penalty would give
+          another. Losses that are not a mean over the batch are refused.
+        * Before training BatchNorm has mean 0 and variance 1. If H v is not finite, nothing is logged, with a warning.
 
     Source:
         Li et al. (2016), sections 4.2 and 5, appendix B for the 10th percentile; Lanczos quadrature as in Ghorbani et
@@ -84,19 +82,19 @@ class HessianSpectrum(Measure):
     ``every_n_steps`` (None; a number of steps, or "powers_of_2"), the arguments of `EpochCallback`.
 
     Args:
-        samples: how many probe samples to use, evenly spread over the probe; all if it has fewer.
-        k: eigenvalues at either end, at least 1.
-        steps: products of the run that finds the ends, at least 3.
-        probes: further runs that sample density, trace and norm of what is left; 0: the first run serves for both, or a
-            second one of half as many steps where found eigenvalues may be multiple.
-        probe_steps: products of each, at least 3.
+        samples: number of probe samples, evenly spread over the probe; all if it has fewer.
+        k: number of eigenvalues at either end, at least 1.
+        steps: number of products of the run that finds the ends, at least 3.
+        probes: number of further runs that sample density, trace and norm of the rest of the spectrum; 0: the first run is used
+            for both, or a second run of half as many steps if found eigenvalues may be multiple.
+        probe_steps: number of products of each of these, at least 3.
         tolerance: above 0 and below 1; an eigenpair has converged when its residual is at most tolerance · |eigenvalue|.
-        parts: also of each layer, of the ID entries and of the rest; each costs as many products as the whole.
-        exact: nets with at most so many parameters get all eigenvalues, in float64, unless they cannot be computed in it, as
-            one that casts its inputs to float32.
-        double: in float64; otherwise in the precision of the weights, float32 or float64.
-        seed: of the random starts.
-        prefix: of the keys, so that a light spectrum every epoch and a full one now and then have their own.
+        parts: also the spectra of each layer, of the ID entries and of the rest; each costs as many products as the whole.
+        exact: nets with at most this many parameters get all eigenvalues, in float64, unless the net cannot compute in it (one
+            that casts its inputs to float32).
+        double: compute in float64; otherwise in the precision of the weights, float32 or float64.
+        seed: seed of the random starts.
+        prefix: prefix of the keys, so that a small spectrum every epoch and a full one now and then have different keys.
         matrix: "hessian", "gauss_newton" or "empirical_fisher". The last two need a cross-entropy and the package curvlinops,
             and have no ``parts`` and no ``exact``. Unless ``prefix`` is set, it is then this name.
 

@@ -26,8 +26,8 @@ class InterlayerCushion(Measure):
     sample.
 
     Definition:
-        ``μ(x) = √n ‖J x‖ / (‖J‖_F ‖x‖)``, J the Jacobian of the block, or of several in a row, at its input x. n is C H
-        W, so that the identity has 1, or, ``_hw``, H W as in Arora et al. for convolutions.
+        ``μ(x) = √n ‖J x‖ / (‖J‖_F ‖x‖)``, with J the Jacobian of the block, or of several in a row, at its input x. n is C H W,
+        so that the identity has 1; with ``_hw`` it is H W, as in Arora et al. for convolutions.
 
     Keys:
         | key | unit | meaning |
@@ -37,24 +37,23 @@ class InterlayerCushion(Measure):
         | ``cost/interlayer[_batch1]`` | s | what measuring all nets took; ``_batch1``: with that mode alone |
 
     Interpretation:
-        Near √(n / numel): the block hands on its input no better than noise; so does the identity. The paper has 0.20
-        residual against 2.7e-7 plain. Measured on the full nets of depth 20, block 5 of 9, n = H W, after 300 steps,
-        two seeds: on one sample 0.202 and 0.194 residual against 3.9e-7 and 4.0e-7 plain; in evaluation mode 0.253 and
-        0.251 against 0.278 and 0.294. The gap is an identity of batch normalisation, see below, and no sensitivity to
-        noise.
+        Near √(n / numel), as for the identity, the block passes on its input no better than noise. The paper has 0.20 residual
+        against 2.7e-7 plain. Measured on the full nets of depth 20, block 5 of 9, n = H W, after 300 steps, two seeds: on one
+        sample 0.202 and 0.194 residual against 3.9e-7 and 4.0e-7 plain; in evaluation mode 0.253 and 0.251 against 0.278 and
+        0.294. The gap is an identity of batch normalisation (see below), not a sensitivity to noise.
 
     Cost:
-        A few percent of a training epoch for 1,000 images and 4 probes in all blocks at depth 20. Exact norms
-        cost, a block and sample, as much as training on 3 samples (10 with BatchNorm on one sample).
+        A few percent of a training epoch for 1,000 images and 4 probes in all blocks at depth 20. Exact norms cost, for each
+        block and sample, as much as training on 3 samples (10 with BatchNorm on one sample).
 
     Breaks:
-        * BatchNorm of one sample (``batch1``) does not see the scale of its input, so J x of a plain block is 0 but for
-          its ε, for any weights whatever: that mode reproduces the paper's number and compares nothing.
+        * BatchNorm of one sample (``batch1``) ignores the scale of its input, so J x of a plain block is 0 except for ε,
+          whatever the weights: this mode reproduces the paper's number, but does not compare nets.
         * ``_hw`` and C H W differ by √C: never compare across them.
         * Probes estimate ‖J‖_F: ``relative_error`` is in ``std``, and a minimum over samples is biased down.
-        * Inputs of 0 and Jacobians of 0 are in no statistic but ``frobenius``; ``dead`` and ``flat`` count them.
-        * Nets without blocks have no keys and one warning, unless ``blocks`` names modules; what a forward pass does
-          not call once is refused.
+        * Inputs and Jacobians of 0 are left out of all statistics but ``frobenius``; ``dead`` and ``flat`` count them.
+        * Nets without blocks have no keys and one warning, unless ``blocks`` names modules. A module that a forward pass does
+          not call exactly once is refused.
         * Before training BatchNorm has mean 0 and variance 1 in "eval".
 
     Source:
@@ -66,11 +65,11 @@ class InterlayerCushion(Measure):
     Args:
         blocks: names as in the keys, spans like "block03-block05", or names of modules; None for every block of each
             net, with "batch1" for those that have a BatchNorm.
-        samples: how many probe samples to use at most.
-        probes: random vectors per sample for ‖J‖_F: 4 for means over samples, 16 for their distribution. None: exact,
-            feasible for some hundred samples of nets whose blocks describe themselves.
+        samples: the most probe samples to use.
+        probes: random vectors per sample for ‖J‖_F: 4 for means over samples, 16 for their distribution. None: exact, feasible
+            for a few hundred samples of nets whose blocks have ``block_parts``.
         bn_modes: "eval", "batch1", or a list of both.
-        before_relu: leave out the ReLU at a block's end.
+        before_relu: leave out the ReLU at the end of a block.
         half: multiply the probes in bfloat16: twice as fast on processors that have it, slower on others.
 
     Raises:

@@ -19,16 +19,16 @@ class LayerCushion(Measure):
     """Logs the per-sample cushions of all layers, in all readings, from one forward pass over the probe samples.
 
     Definition:
-        ``μ(x) = ‖A x‖ / (‖A‖_F ‖x‖)`` of a layer A at its input x, the bias left out: how much of a signal it passes
-        on, in units of what it passes on of noise. A residual layer computes W x + S x, and there are three readings of
-        its A:
+        ``μ(x) = ‖A x‖ / (‖A‖_F ‖x‖)`` of a layer A at its input x, without the bias. It compares how much of the signal x the
+        layer passes on with how much of noise it passes on. A residual layer computes W x + S x, and A can be read in three
+        ways:
 
-        * the paper's, unnamed in the keys: identity in A x, not in the norm, ``‖W x + S x‖ / (‖W‖_F ‖x‖)``;
+        * the paper's, without suffix in the keys: identity in A x, not in the norm, ``‖W x + S x‖ / (‖W‖_F ‖x‖)``;
         * ``transferred``: identity in both, the cushion of the plain layer T(W);
         * ``branch``: identity in neither, ``‖W x‖ / (‖W‖_F ‖x‖)``.
 
-        The norm is the Frobenius norm of the weights, or, ``operator``, that of the matrix that maps x to A x, zero padding
-        included; never the spectral norm.
+        The norm is the Frobenius norm of the weights or, for ``operator``, of the matrix that maps x to A x, with zero padding;
+        never the spectral norm.
 
     Keys:
         | key | unit | meaning |
@@ -39,30 +39,30 @@ class LayerCushion(Measure):
         | ``cost/cushion`` | s | what measuring all nets took |
 
     Interpretation:
-        Large: noise in the weights changes what comes out of the layer little, compared with the signal. At
-        initialisation a plain layer with C input channels has about 1/√C, whatever the scale of its weights (layer 10
-        of depth 20, C = 32: 0.177), a residual one about 3 in the paper's reading, because its ‖W‖
-        is small. Layer 10 after 6 epochs of CIFAR-10, plain against residual: 0.221 and 0.739 in the paper's reading,
-        0.221 and 0.207 with the identity in both, 0.221 and 0.449 with it in neither: the order of the nets depends
-        on the reading. ``operator`` cushions are about √(H W) smaller, and at most 1 with the identity in both or in neither;
-        in the paper's reading those of a residual layer have no upper bound.
+        The larger, the less noise in the weights changes the layer's output, compared with the signal. At initialisation a
+        plain layer with C input channels has about 1/√C, whatever the scale of its weights (layer 10 of depth 20, C = 32:
+        0.177). A residual layer has about 3 in the paper's reading, because its ‖W‖ is small. Layer 10 after 6 epochs of
+        CIFAR-10, plain against residual: 0.221 and 0.739 in the paper's reading, 0.221 and 0.207 with the identity in both,
+        0.221 and 0.449 with it in neither. So the order of the nets depends on the reading. ``operator`` cushions are about √(H
+        W) smaller, and at most 1 with the identity in both or in neither; in the paper's reading those of a residual layer have
+        no upper bound.
 
     Cost:
-        One forward pass over the probe samples: compiled, a tenth more than an evaluation of the same images;
-        not compiled, about twice one.
+        One forward pass over the probe samples. Compiled it takes a tenth longer than an evaluation of the same images,
+        otherwise about twice as long.
 
     Breaks:
-        * The paper's reading has no upper bound: it is infinite at W = 0, and does not compare nets whose ‖W‖ differ.
-        * Samples spread less than seeds do: error bars over samples are no error bars of a net.
+        * The paper's reading has no upper bound: it is infinite at W = 0, and cannot compare nets whose ‖W‖ differ.
+        * Samples spread less than seeds: error bars over samples are not error bars of a net.
         * Inputs of zero have no cushion; ``dead`` counts them.
-        * Texts of several lengths have an operator norm each: a layer's is NaN then, and its cushions are right.
-        * BatchNorm is no part of A. It runs in evaluation mode, before training with mean 0 and variance 1.
+        * Texts of different lengths have different operator norms: a layer's is then NaN, but its cushions are right.
+        * BatchNorm is not part of A. It runs in evaluation mode, before training with mean 0 and variance 1.
         * Layers are convolutions in one to three dimensions, also transposed, linear maps, embeddings (x has a 1 at each
-          token), and the maps of query, key, value and output of ``nn.MultiheadAttention``. Each call of a layer has its row,
-          ``layer10_2`` for the second. Other kinds have none, nor have layers that the net never calls, whose input has
-          other rows than samples (windows, or time first), and convolutions whose padding is not zeros: `layers.csv` and a
-          warning list them with the reason.
-        * A layer that is given some of the samples, as an expert to which a gate sends them, has NaN.
+          token), and the maps of query, key, value and output of ``nn.MultiheadAttention``. Each call of a layer has a row,
+          ``layer10_2`` for the second. Other kinds of layers have no cushion, nor do layers that the net never calls or whose
+          input rows are not samples (windows, or time first), and convolutions that pad with anything but zeros: `layers.csv`
+          and a warning list them with the reason.
+        * A layer that gets only some of the samples, such as an expert behind a gate, has NaN.
         * Padding tokens count like others.
 
     Source:
@@ -73,7 +73,7 @@ class LayerCushion(Measure):
     ``every_n_steps`` (None; a number of steps, or "powers_of_2"), the arguments of `EpochCallback`.
 
     Args:
-        compile: one compiled graph for the pass: pays on a large probe or with many epochs.
+        compile: compile the pass; worthwhile for a large probe or many epochs.
     """
 
     family = "cushion"

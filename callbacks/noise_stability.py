@@ -30,13 +30,13 @@ from lightning_app.networks import NEVER_CALLED, by_reason, layers_of, measurabl
 
 
 class NoiseStability(Measure):
-    """Logs what noise in the weights does to the output, and the factors of the bound that noise stability gives.
+    """Logs what noise in the weights does to the output, and the factors of Arora's generalisation bound.
 
     Definition:
-        Noise ``s · norm · G / ‖G‖_F``, G Gaussian, is added to one layer's weights, and the response is ``‖f' - f‖ /
-        ‖f‖``. The norm is that of the weights (``noise``), that of T(W) (``noise_transferred``), or that of a fresh
-        He-initialised layer, the same in all nets (``noise_absolute``). Beside it activation contraction c, interlayer
-        smoothness ρ and the generalisation bound of Arora et al.
+        Noise ``s · norm · G / ‖G‖_F``, G Gaussian, is added to one layer's weights, and the response is ``‖f' - f‖ / ‖f‖``. The
+        norm is that of the weights (``noise``), that of T(W) (``noise_transferred``), or that of a new He-initialised layer,
+        the same in all nets (``noise_absolute``). It also logs activation contraction c, interlayer smoothness ρ and the
+        generalisation bound of Arora et al.
 
     Keys:
         | key | unit | meaning |
@@ -53,11 +53,11 @@ class NoiseStability(Measure):
         | ``cost/noise`` | s | what measuring all nets took |
 
     Interpretation:
-        A small response is a stable net. Which net is the more stable depends on what the same amount of noise is, and on
-        how long they have trained. Depth 20 on CIFAR-10, strength 0.1, three seeds, residual / plain, after 30 and after 200
-        epochs: 0.54 and 0.77 relative to ‖W‖, 0.85 and 0.90 relative to ‖T(W)‖, 1.04 ± 0.06 (no difference) and 0.93 with
-        noise of one norm. c is about √2 where pre-activations are symmetric;
-        ρ is infinite for a linear map; the bound is vacuous by many orders of magnitude: compare nets, not with 1.
+        A small response means a stable net. Which net is more stable depends on how the amount of noise is defined, and on how
+        long the nets have trained. Depth 20 on CIFAR-10, strength 0.1, three seeds, residual / plain, after 30 and after 200
+        epochs: 0.54 and 0.77 relative to ‖W‖, 0.85 and 0.90 relative to ‖T(W)‖, 1.04 ± 0.06 (no difference) and 0.93 with noise
+        of the same norm in all nets. c is about √2 where pre-activations are symmetric; ρ is infinite for a linear map; the
+        bound is vacuous by many orders of magnitude: compare it between nets, not with 1.
 
     Cost:
         A sixth to a third of a training epoch of a simplified net of depth 20 on CIFAR-10 on a CPU; the share grows with the
@@ -66,17 +66,18 @@ class NoiseStability(Measure):
     Breaks:
         * Before training BatchNorm has mean 0 and variance 1.
         * Responses are linear in s until ReLUs switch: compare at one s.
-        * Samples with an output of 0 have no response and are left out of it.
-        * ρ as defined is held down by biases and BatchNorm, and goes to 0 with the noise; ``rho_linearisation`` is not.
-        * A net without ReLUs, as with GELU, has NaN as its contraction, and as its bound.
+        * Samples with an output of 0 have no response and are left out.
+        * Biases and BatchNorm make ρ as defined small, and it goes to 0 with the noise; ``rho_linearisation`` does not.
+        * A net without ReLUs (with GELU, say) has NaN as contraction and bound.
         * A skip makes the block the smallest unit: nets without blocks have neither smoothness nor bound.
-        * Risk and error are cross-entropy's, whatever the loss trained with.
-        * Blocks that take or return something else than one tensor with one row per sample are no cuts. ReLUs of other rows
-          (windows, tables) are passed over; ``noise/contraction/skipped`` counts them.
-        * The bound needs the cushion of every layer that the net calls, and is NaN where one has none: with circular padding,
-          windows, or weights that a class of its own standardises. Loose parameters and embeddings of positions are no part
-          of it. Labels that are no classes have no bound.
-        * A net in half precision is perturbed in float32, as its own format rounds small noise away, unless ``forward`` casts.
+        * Risk and error are those of cross-entropy, whatever the training loss.
+        * Blocks that take or return anything but one tensor with one row per sample are not used. ReLUs with other rows
+          (windows, tables) are skipped; ``noise/contraction/skipped`` counts them.
+        * The bound needs the cushion of every layer that the net calls, and is NaN if one has none: with circular padding,
+          windows, or weights standardised by a class of their own. It does not include loose parameters and position
+          embeddings. Without class labels there is no bound.
+        * A net in half precision is perturbed in float32, since its own format rounds small noise away, unless ``forward``
+          casts.
         * The bound's order between plain and residual nets differs between seeds and readings of the cushion.
 
     Source:
@@ -86,13 +87,14 @@ class NoiseStability(Measure):
     ``every_n_steps`` (None; a number of steps, or "powers_of_2"), the arguments of `EpochCallback`.
 
     Args:
-        every_n_epochs: after every so many epochs, and always after the final one; 10 by default, as this measure is expensive.
-        samples: how many probe samples to use, evenly spread, for what is expensive: noise injection, smoothness and minimal
-            interlayer cushions. The bound's other factors are over the whole probe.
-        strengths: s of the noise in the weights, each at least 0.
-        draws: draws of the noise per layer, at least 1.
+        every_n_epochs: number of epochs between measurements (the final one is always measured); 10, since this measure is
+            expensive.
+        samples: number of probe samples, evenly spread, for the expensive parts: noise injection, smoothness and minimal
+            interlayer cushions. The bound's other factors use the whole probe.
+        strengths: values of s, each at least 0.
+        draws: number of noise draws per layer, at least 1.
         tangents: random vectors per sample for the Jacobians' norms, at least 2.
-        seed: of everything that is drawn.
+        seed: seed of all random draws.
 
     Raises:
         UserError: for an argument outside its range.

@@ -33,14 +33,13 @@ Seen = tuple[Sums, tuple[int, ...]]  # of one net: sums, and the shape of a samp
 
 
 class Signal(Measure):
-    """Logs by layer how strong signals are on their way forwards and backwards, how far weights move, and which units are dead.
+    """Logs by layer the size of activations and gradients, how far weights move, and which units are dead.
 
     Definition:
-        Root mean squares over samples, units and positions, from the training step itself: of what a layer puts out, of the
-        gradient of each sample's loss with respect to that, and of weights and their gradients. At an addition the branch
-        is what has passed more layers than the other summand, the stream. Hooks are on the nets during the steps that are
-        logged, and during no other. A number logged after step s is of that step, so it belongs to the weights before it;
-        epoch 0 is of the first step, and so of the initial weights.
+        Root mean squares over samples, units and positions, taken from the training step itself: of a layer's output, of the
+        gradient of each sample's loss with respect to it, and of weights and their gradients. At an addition, the branch is the
+        summand that has passed more layers; the other is the stream. Nets have hooks only during the steps that are logged. A
+        number logged after step s belongs to the weights before that step; epoch 0 is the first step, with the initial weights.
 
     Keys:
         | key | unit | meaning |
@@ -59,38 +58,36 @@ class Signal(Measure):
         | ``cost/signal`` | s | what logging took; what watching took is a part of the step |
 
     Interpretation:
-        Flat over the layers: what Glorot & Bengio ask for. A straight line on the logarithmic axis is exponential in the
-        depth: too small or too large a gain. The closed form is an expectation over the draw of the weights; one draw walks
-        randomly around it, by about √(5 / n) of the mean square a layer of n independent units. ``update`` is often between
-        1e-4 and 1e-2; a layer with orders of magnitude less is not trained. ``gradient_correlation`` is 1 where one sample's
-        gradient is any other's up to a factor, and about 1/√n for noise in n dimensions. At initialisation Balduzzi et al.
-        expect it to halve in each layer of a plain net of ReLUs, from the last one backwards, and to fall by a quarter in each
-        block of a residual one, for samples that have a quarter of the units active in common.
+        Glorot & Bengio ask for curves that are flat over the layers. A straight line on the logarithmic axis is exponential in
+        the depth: the gain is too small or too large. The closed form is an expectation over the random weights; a single net
+        deviates from it by a random walk, in each layer of n independent units by about √(5 / n) of the mean square. ``update``
+        is often between 1e-4 and 1e-2; a layer with orders of magnitude less hardly trains. ``gradient_correlation`` is 1 if
+        all samples have the same gradient up to a factor, and about 1/√n for noise in n dimensions. At initialisation Balduzzi
+        et al. expect it to halve in each layer of a plain net of ReLUs, from the last one backwards, and to fall by a quarter
+        in each block of a residual one, for samples that have a quarter of the units active in common.
 
     Cost:
-        A pass over activations and gradients during the steps that are logged, nothing during others, and one transfer from
-        the device.
+        For steps that are logged, a pass over activations and gradients and one transfer from the device; nothing for others.
 
     Breaks:
-        * Compiled nets (``model.compile``, ``torch.compile``) run no hooks: then there are weights, their gradients and updates
-          only, and a warning says so. A step that is watched is not a CUDA graph's, whatever ``model.backend`` says.
-        * A module whose ``training_step`` calls its parts and not the module itself has no activations and gradients of them: let
-          it call ``self(x)``, or name the trained nets in ``members``.
-        * ``gradient`` is B times that of the mean loss over a batch of B. A loss that is no mean over samples, or gradients
-          accumulated over several batches, change its scale; what a GradScaler does (16-mixed) is divided out. Of an optimizer
-          that passes several times a step (LBFGS, SAM) all passes count, and so do those of a step that the scaler skipped.
-        * ``gradient_correlation`` is of neighbours in the batch, a random draw where training shuffles: B pairs, so that it is
-          known to about 1/√(2 B) of itself. Balduzzi et al. take one output's gradient in all inputs; the loss's differs by
-          label, which is a factor of the same size for all layers at initialisation. Samples without a gradient are left out, and
-          where memory allows only a part of the samples at a time, neighbours are those within a part.
-        * Layers within a reentrant activation checkpoint (``use_reentrant=True``) have no gradients of what they put out.
-        * The end of training is not seen where nobody announced it before the step, as by `EarlyStopping`.
-        * ``dead`` knows ReLUs, not GELU and its like, and behind a layer only those of as many units as the first. A net without
-          additions has no branches.
-        * Where it is measured without training (`measure`), it is of the probe samples, in evaluation mode, and there are no
-          updates.
-        * The closed forms are for nets of one convolution a block without normalisation. With skips there is
-          one forwards only, an upper bound: near where branches are small, with KWI 0.2 to 0.3 a block too steep in its log.
+        * Compiled nets (``model.compile``, ``torch.compile``) run no hooks: they have only weights, their gradients and
+          updates, and a warning says so. Logged steps do not run in a CUDA graph, whatever ``model.backend`` says.
+        * If a module's ``training_step`` calls its parts instead of the module itself, there are no activations and gradients:
+          let it call ``self(x)``, or name the trained nets in ``members``.
+        * ``gradient`` is B times the gradient of the mean loss over a batch of B. A loss that is not a mean over samples, or
+          gradients accumulated over several batches, change its scale; the factor of a GradScaler (16-mixed) is divided out. If
+          an optimizer makes several passes in a step (LBFGS, SAM), all count, as do those of a step that the scaler skipped.
+        * ``gradient_correlation`` uses neighbours in the batch (random pairs if training shuffles): B pairs, so its relative
+          error is about 1/√(2 B). Balduzzi et al. use one output's gradient for all inputs; the loss's gradient depends on the
+          label, which at initialisation is a factor of the same size for all layers. Samples without a gradient are left out.
+          If memory allows only a part of the samples at a time, neighbours are within a part.
+        * Layers within a reentrant activation checkpoint (``use_reentrant=True``) have no gradients of their outputs.
+        * The last step is not logged if nothing announces it beforehand, as with `EarlyStopping`.
+        * ``dead`` covers ReLUs, not GELU and the like, and behind a layer only ReLUs with as many units as the first. A net
+          without additions has no branches.
+        * Without training (`measure`) it uses the probe samples, in evaluation mode, and there are no updates.
+        * The closed forms are for nets with one convolution a block and without normalisation. With skips there is only a
+          forward one. It is an upper bound: close if branches are small, and with KWI 0.2 to 0.3 a block too steep in its log.
 
     Source:
         Glorot & Bengio (2010), section 4.2; He et al. (2015), section 2.2; Schoenholz et al. (2017) for the recursions;

@@ -25,11 +25,11 @@ SHOWN = {"risk": "train/risk_running", "test error": "test/error", "val error": 
 
 
 class TrainingMetrics(EpochCallback):
-    """Logs what ``pl_module.metrics()`` returns for every member, and how the epoch went.
+    """Logs what ``pl_module.metrics()`` returns for every member, the learning rate and the time of the epoch.
 
     Definition:
-        The risk L is the mean loss a sample, the error the share of wrong top-1 predictions, the cost C = L + λ/2 ‖w -
-        centre‖². Running numbers are of the augmented batches as they were trained on, the others un-augmented at the
+        The risk L is the mean loss per sample, the error the share of wrong top-1 predictions, the cost C = L + λ/2 ‖w -
+        centre‖². Running numbers are from the augmented batches during training; the others are without augmentation, at the
         epoch's final weights.
 
     Keys:
@@ -48,20 +48,20 @@ class TrainingMetrics(EpochCallback):
         | ``time/epoch`` | s | training batches and evaluation, without the measures |
 
     Interpretation:
-        Guessing among ten classes has risk ln 10 = 2.303 and error 0.9. ``train/risk`` against ``train/risk_running``
-        is augmentation and the epoch's progress; ``test/error`` minus ``train/error`` the generalisation gap. Depth 20
-        after 6 epochs of CIFAR-10: risk 1.392 plain, 1.159 residual, test error 0.511 and 0.413.
+        Guessing among ten classes has risk ln 10 = 2.303 and error 0.9. ``train/risk`` and ``train/risk_running`` differ by
+        augmentation and the epoch's progress; ``test/error`` minus ``train/error`` the generalisation gap. Depth 20 after 6
+        epochs of CIFAR-10: risk 1.392 plain, 1.159 residual, test error 0.511 and 0.413.
 
     Cost:
-        Nothing beside the evaluation that the trainer does: sums are kept as batches go by.
+        Nothing beyond the trainer's own evaluation: sums are updated with each batch.
 
     Breaks:
         * With ``model.loss: squared_error`` risks are 1/(2m) Σ ‖f - e_y‖², not nats.
         * Tables 1 and 2 of Yu & Tomasi print C with the penalty divided by the batch size 128: compare
           ``train/cost_paper``.
-        * It is no measure that a run could do without: what it raises stops the run, since all ranks sum together.
-        * An epoch without evaluation has the running numbers only; ``val/...`` needs ``data.val_size``.
-        * The test set is evaluated every epoch and must select nothing: what is reported is the final epoch.
+        * Unlike with measures, an error in it stops the run, since all ranks sum together.
+        * An epoch without evaluation has only the running numbers; ``val/...`` needs ``data.val_size``.
+        * The test set is evaluated every epoch, but must not be used to select anything: report the final epoch.
 
     Source:
         Yu & Tomasi (2019), Tables 1 and 2, Fig. 2.

@@ -23,13 +23,13 @@ Twins = tuple[Member, Member]  # the original and its twin
 
 
 class TwinDivergence(LoggingCallback):
-    """Logs, for every member that is the twin of another (``twin_of``), how far the two are apart. Else does nothing.
+    """Logs, for every member that is the twin of another (``twin_of``), how far apart the two are. Does nothing without twins.
 
     Definition:
-        T adds the identity to a residual net's weights: p = T(r) is the plain net with the same function. T is a
-        translation, so twins that see the same batches and decay towards the same function keep p = T(r) in exact
-        arithmetic. Measured is ``max |T⁻¹(p) - r|`` after steps and epochs, the first ReLU input that is positive in
-        one net only (a sign flip), and the law of growth up to it and after.
+        T adds the identity to a residual net's weights: p = T(r) is the plain net with the same function. T is a translation,
+        so twins that see the same batches and decay towards the same function keep p = T(r) in exact arithmetic. It logs
+        ``max |T⁻¹(p) - r|`` after steps and epochs, the first ReLU input that is positive in only one of the nets (a sign
+        flip), and fits how the difference grows before and after it.
 
     Keys:
         | key | unit | meaning |
@@ -49,10 +49,10 @@ class TwinDivergence(LoggingCallback):
         | ``cost/twin`` | s | what watching and comparing took |
 
     Interpretation:
-        Rounding alone parts the twins: depth 20 on CIFAR-10 in float64 1.1e-16 after the first step, 2.0e-15 after 100,
-        4.5e-14 after 600, without a flip; in float32 1.1e-7, 5.7e-4 and 0.11, the first flip in step 3. Much more in
-        the first steps means that the two are not trained alike: a penalty around the wrong centre (``decay_towards:
-        zero``) gives lr · wd at the ID entries after one step, 1.00e-6 there, and 7e-18 elsewhere.
+        Rounding alone separates the twins: depth 20 on CIFAR-10 in float64 1.1e-16 after the first step, 2.0e-15 after 100,
+        4.5e-14 after 600, without a flip; in float32 1.1e-7, 5.7e-4 and 0.11, the first flip in step 3. A much larger
+        difference in the first steps means that the two are not trained alike: a penalty around the wrong centre
+        (``decay_towards: zero``) gives lr · wd at the ID entries after one step, 1.00e-6 there, and 7e-18 elsewhere.
 
     Cost:
         A comparison of weights is about a hundredth of a gradient of a batch; watching for flips keeps one
@@ -61,22 +61,22 @@ class TwinDivergence(LoggingCallback):
     Breaks:
         * Optimizers whose update is not invariant to a shift of the weights (decoupled decay as in AdamW, LARS, LAMB)
           train other nets.
-        * In float64 the twins differ by nothing at epoch 0: their weights were drawn in float32, and the low bits that
-          T would lose are 0.
-        * Compiled nets run no hooks: no flips are seen, with a warning.
+        * In float64 the twins are identical at epoch 0: their weights were drawn in float32, and the low bits that T would lose
+          are 0.
+        * Compiled nets run no hooks: no flips are found, and a warning says so.
         * Growth is fitted below a divergence of 1e-3: beyond it the twins are two nets like any other. A large fit
           error means that this is not the law.
-        * Where ranks share batches, risks and flips are those of rank zero's share; where they share nets, steps are
-          watched by the rank that trains a pair.
+        * If batches are split over ranks, risks and flips are those of rank zero's part; if nets are, the rank that trains a
+          pair watches its steps.
         * It needs a module like that of `fit`: ``members`` with ``twin_of``, ``metrics()``, a ``training_step`` that returns
           ``{"risks": {name: loss}}``, and nets with ``residual`` and ``id_weights()``.
-        * It looks into training's own passes, and all ranks exchange what they saw: what it raises stops the run.
+        * It uses training's own passes, and all ranks exchange results: an error in it stops the run.
 
     Source:
         Yu & Tomasi (2019), section 4.1 and SM B, Table 2 and Fig. 6.
 
     Args:
-        every_n_steps: compare the weights after step 1 and after every so many steps.
+        every_n_steps: number of steps between comparisons of the weights; they are also compared after step 1.
         watch_signs: look for the first sign flip, in training's own forward passes, until it is found. Compiled
             nets are not watched.
     """

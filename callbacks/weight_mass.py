@@ -26,18 +26,18 @@ class WeightMass(Measure):
         | ``cost/weight_mass`` | s | what measuring all nets took |
 
     Interpretation:
-        ``id_over_large`` near 1: the large weights are the identities. Before training, expected at depth 32: plain
-        0.07 in std, mass 25,033, of which 412 large and 65 at ID entries; t of a residual net 0.048, 1,976, and 1,072
-        both large and at ID entries. After 200 epochs the paper has 76 % for t and 10.29 % for a plain net: training
-        leaves neither region.
+        If ``id_over_large`` is near 1, the large weights are the identities. Before training, expected at depth 32: plain 0.07
+        in std, mass 25,033, of which 412 large and 65 at ID entries; t of a residual net 0.048, 1,976, and 1,072 both large and
+        at ID entries. After 200 epochs the paper has 76 % for t and 10.29 % for a plain net: each stays in the region where it
+        started.
 
     Cost:
-        A copy of the weights to the CPU and a few passes over it: next to nothing.
+        A copy of the weights to the CPU and a few passes over it: negligible.
 
     Breaks:
-        * In the total are weights of convolutions, the first included: no biases, no linear layer. Table 3 fits no other
-          choice. Where fewer than half of the layers are convolutions, as in a ViT, all count, a shared weight once.
-        * T exists for layers with a skip only: a net that does not describe its skips is taken for plain.
+        * The total includes weights of all convolutions, but no biases and no linear layer: no other choice fits Table 3. If
+          fewer than half of the layers are convolutions, as in a ViT, all count, a shared weight once.
+        * T exists only for layers with a skip: a net that does not describe its skips counts as plain.
         * "Above 0.7" is counted with and without sign, since the paper does not say; the mass 1900 that it prints for t
           at epoch 0 is expected with fan-out initialisation (1,927) and not with the fan-in that it writes (1,976).
 
