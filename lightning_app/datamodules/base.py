@@ -80,11 +80,11 @@ class ResidentData(pl.LightningDataModule, ABC):
         root: folder of all datasets.
         batch_size: samples in a global training batch, over all ranks.
         val_size: samples set aside from the training samples for validation, stratified by class.
-        split_seed: decides which samples are set aside, kept by `train_limit`, and in the probe.
+        split_seed: seed of the choice of samples that are set aside, kept by `train_limit`, or in the probe.
         probe_size: number of training samples in the probe (at most all of them), stratified by class.
-        train_limit: train on only so many samples, stratified by class.
-        test_limit: evaluate on only so many test samples, stratified by class.
-        evaluate_train: evaluate on the training samples too.
+        train_limit: train on only this many samples, stratified by class.
+        test_limit: evaluate on only this many test samples, stratified by class.
+        evaluate_train: also evaluate on the training samples.
 
     Raises:
         UserError: for sizes below their minimum.

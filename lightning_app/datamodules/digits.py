@@ -31,7 +31,7 @@ class Digits(ImageData):
     Args:
         root: not used; there is no file.
         image_size: height and width; 8 leaves the originals as they are, at a sixteenth of the cost of 32.
-        std: of a channel, in units of [0, 1]. None takes the training images' own.
+        std: standard deviation of a channel, in units of [0, 1]. None: that of the training images.
 
     Raises:
         UserError: for another image_size.

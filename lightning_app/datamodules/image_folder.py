@@ -39,13 +39,13 @@ class ImageFolder(ImageData):
 
     Args:
         root: folder of the pictures.
-        image_size: height and width of what the net sees.
+        image_size: height and width of the net's input.
         resize: pixels of the shorter side before the central square is cut out. None takes image_size / 0.875.
-        interpolation: of the resizing, antialiased; pretrained weights come with the one they expect.
+        interpolation: method of resizing (antialiased); use the one that pretrained weights expect.
         channels: 3, or 1 for grey levels (ITU-R 601), which need `mean` and `std`.
-        class_names: all classes in the order of the net's outputs, of which the folders may be a part: a list, or a text
-            file with one name per line. None takes the training folders' names, sorted.
-        test_size: pictures set aside for testing where no folder says which. None takes a fifth.
+        class_names: all classes in the order of the net's outputs; there may be folders for only some. A list, or a text file
+            with one name per line. None: the training folders' names, sorted.
+        test_size: number of pictures set aside for testing if no folder has them. None: a fifth.
     """
 
     MEAN = (0.485, 0.456, 0.406)  # of ImageNet, as torchvision's weights expect

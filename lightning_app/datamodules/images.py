@@ -37,12 +37,12 @@ class ImageData(ResidentData):
             of images larger than CIFAR's, but 125), and 125 elsewhere.
         augment: flip and crop training images at random.
         padding: zero pixels on each side before a random crop back to the image size.
-        flip: mirror with probability 1/2 when augmenting. None takes what suits the dataset.
+        flip: mirror with probability 1/2 when augmenting. None: as suits the data set.
         drop_last: leave out the last, smaller training batch of an epoch.
         mean: of each channel (or one for all), in units of [0, 1]. None takes the class's MEAN: that of its training images for
             the data sets here, ImageNet's for `ImageFolder`, and nothing for a class that sets none.
         std: likewise, over all their pixels.
-        channels_last: batches in that memory format. None as the model has it.
+        channels_last: batches in that memory format. None: as the model.
         compile: gather and normalise in one kernel of torch.compile; the same numbers, faster after some seconds.
     """
 

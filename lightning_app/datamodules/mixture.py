@@ -33,7 +33,7 @@ class GaussianMixture(VectorData):
         separation: standard deviation of a mean's coordinates, in units of that of a sample around it.
         samples: training samples.
         test_samples: test samples.
-        seed: of means and samples.
+        seed: seed of means and samples.
         batch_size: samples of a training batch.
 
     Raises:

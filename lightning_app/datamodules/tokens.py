@@ -64,12 +64,12 @@ class Tokens(TokenData):
     or `test_limit`) is a copy of ``context`` times as many tokens.
 
     Args:
-        path: of the text.
+        path: file of the text.
         root: not used.
         level: a token is a "byte", one of 256, or a "character" of UTF-8; classes are then those that the text has.
         context: tokens of a window, T.
         stride: tokens from the start of a window to that of the next.
-        test_share: of the text, at its end.
+        test_share: share of the text, at its end, that is for testing.
 
     Raises:
         UserError: for a text that cannot be read, is not UTF-8 where characters are asked for, or is too short.
@@ -168,7 +168,7 @@ class KHop(TokenData):
         length: tokens of a sequence, N.
         samples: training sequences.
         test_samples: test sequences.
-        seed: of the sequences.
+        seed: seed of the sequences.
 
     Raises:
         UserError: for sizes of which fewer than one sequence in a thousand has k hops.
@@ -253,8 +253,8 @@ class ModularAddition(TokenData):
     Args:
         root: not used; there is no file.
         modulus: p.
-        train_share: of the pairs.
-        seed: of which pairs these are.
+        train_share: share of the pairs that is for training.
+        seed: seed of the draw of these pairs.
 
     Raises:
         UserError: for a share that leaves no pair to train or to test on.

@@ -59,36 +59,38 @@ FINITE_EVERY = 50  # steps between looks at losses, gradients and weights on a G
 
 
 class ImageClassifier(pl.LightningModule):
-    """A bank of classifiers of images, vectors or tokens: members, arms times seeds, trained by a back end of your choice.
+    """A bank of classifiers of images, vectors or tokens: one net (member) for each arm and seed.
 
     Args:
-        optimizer: made from the parameters of all members. Its own weight_decay must be 0: see ``weight_decay``.
-        net: the network, when there is one arm. Anything that maps the data's images (or vectors) to logits (B, classes).
+        optimizer: gets the parameters of all members. Its own weight_decay must be 0: see ``weight_decay``.
+        net: the network, if there is one arm: anything that maps the data's images (or vectors) to logits (B, classes).
         arms: several arms by name instead of ``net``.
-        scheduler: learning rate scheduler, or a list of them that follow each other (warm-up, then cosine).
-        scheduler_milestones: of a list, when each but the first begins, in epochs or steps.
+        scheduler: learning rate scheduler, or a list of schedulers used one after the other (warm-up, then cosine).
+        scheduler_milestones: for a list, when each scheduler but the first begins, in epochs or steps.
         scheduler_interval: step the scheduler after each "epoch" or each "step".
-        gradient_clip_val: clip every net's gradient of its risk, before the penalty's is added; None does not.
-        gradient_clip_algorithm: by the net's own "norm" (2-norm over all its parameters), or by "value", entry by entry.
-        seeds: a count, a list, or ranges as text ("0-6"). A seed decides a member's initial weights and its data.
-        loss: "cross_entropy", or "squared_error" for 1/2 ||f(x) - e_y||^2; both means over samples.
+        gradient_clip_val: clip the gradient of each net's risk to this, before the penalty's gradient is added; None: no
+            clipping.
+        gradient_clip_algorithm: "norm" (2-norm over all parameters of a net) or "value" (each entry).
+        seeds: a count, a list, or ranges as text ("0-6"). A seed determines a member's initial weights and its batches.
+        loss: "cross_entropy", or "squared_error" for 1/2 ||f(x) - e_y||^2; both are means over samples.
         weight_decay: lambda of the penalty lambda/2 ||w - centre||^2.
         decays: the parameters w of the penalty: "all", "weights" (no biases and norms) or "none".
-        decay_towards: centre of the penalty of a single ``net``: "zero" or "identity". Arms say it themselves.
-        penalty_scale: "one", or "batch" for lambda / batch size: the cost as Yu & Tomasi's tables count it.
-        share_batches: members of one seed see identical batches, whatever their arm (twins always do).
-        backend: "loop" computes one net after the other. "graph" has whole steps, of training and of evaluation, in one CUDA
-            graph each, where all nets run side by side. "auto" is the graph where there can be one, else the loop; the run
-            says which, and why.
-        float32: how a GPU multiplies float32 numbers in convolutions: "tf32" rounds the factors to 10 bits, which is PyTorch's
-            default, "fp32" does not: for numbers to be compared with those of a CPU, which never rounds.
+        decay_towards: centre of the penalty of a single ``net``: "zero" or "identity". Arms have their own.
+        penalty_scale: "one", or "batch" for lambda / batch size, as in Yu & Tomasi's tables.
+        share_batches: members with the same seed see identical batches in all arms (twins always do).
+        backend: "loop" computes one net after the other. "graph" runs each whole step, of training and of evaluation, as one
+            CUDA graph with all nets side by side. "auto" uses the graph if possible, else the loop; the run says which, and
+            why.
+        float32: how a GPU multiplies float32 numbers in convolutions: "tf32", PyTorch's default, rounds the factors to 10 bits;
+            "fp32" does not. Use it for comparisons with a CPU, which never rounds.
         compile: run every net through torch.compile; members of one architecture share one compiled graph.
-        channels_last: keep weights and images in channels_last memory format, which is faster on a CPU. None does so for images
-            on a CPU, where every net takes them: set False or True for the same bits whatever nets are trained beside.
-        ema_decay: keep an exponential moving average of each net's weights and buffers, with this decay a step, and evaluate it
-            too (``test/error_ema``); None keeps none. Training is the same with and without it.
-        finite_every: steps between looks for numbers that are not finite; None is 1 on a CPU, and on a GPU, where a look
-            waits for the device, 50 in the loop and at the end of an epoch in graphs: the batch at fault may be gone then.
+        channels_last: keep weights and images in channels_last memory format, which is faster on a CPU. None: only for images
+            on a CPU, and if every net supports it. Set False or True so that a net's bits do not depend on the other nets of
+            the run.
+        ema_decay: keep an exponential moving average of each net's weights and buffers, with this decay per step, and evaluate
+            it, too (``test/error_ema``); None: no average. Training is the same with and without it.
+        finite_every: steps between checks for NaN and infinity. None: 1 on a CPU. On a GPU, where a check waits for the device,
+            50 in the loop, and the end of an epoch in graphs; the batch at fault may be gone then.
     """
 
     def __init__(

@@ -44,8 +44,8 @@ class Arm:
 
     Args:
         net: the network class and its arguments.
-        twin_of: name of the arm whose twin this is: T(r) of a residual net, T^-1(p) of a plain one, from the same
-            initial weights, on the same batches.
+        twin_of: name of the arm whose twin this is: T(r) of a residual net, T^-1(p) of a plain one, with the same initial
+            function and batches.
         decay_towards: centre of the penalty: "zero", or "identity" (rho: 1 at the ID entries). None takes "identity"
             for the plain twin of a residual arm, so that twins stay equivalent (Yu & Tomasi, section 4.1), else "zero".
             The residual twin of a plain arm stays equivalent only if that arm decays towards "identity".

@@ -122,11 +122,11 @@ class Transformer(nn.Module):
         depth: blocks, each of attention and perceptron.
         heads: attention heads per block.
         classes: number of logits.
-        causal: whether a token sees itself and those before it only.
+        causal: a token sees only itself and those before it.
         skip: around attention and perceptron.
         norm: LayerNorm in front of a branch, behind the sum, or none.
-        activation: of the perceptron.
-        hidden: its inner units; None for 4 d.
+        activation: activation of the perceptron.
+        hidden: number of the perceptron's inner units; None for 4 d.
 
     Raises:
         UserError: for a size below 1, a width that heads does not divide, or an unknown skip, norm or activation.

@@ -81,7 +81,7 @@ class RunLogger(Logger):
     """Writes the run folder. First in the trainer's list, so that Lightning takes the folder as the run's own.
 
     Args:
-        folder: of a new run, or of one that ``trainer.fit(..., ckpt_path=...)`` goes on with.
+        folder: folder of a new run, or of one that ``trainer.fit(..., ckpt_path=...)`` resumes.
         claimed: whether the caller has the folder's lock and writes down how the run is made (`fit`, `watch`).
     """
 
@@ -263,17 +263,17 @@ class AutoWandbLogger(WandbLogger):
 
     Args:
         project: W&B project.
-        mode: "auto" decides as above (WANDB_MODE wins when set); or "online", "offline", "disabled".
+        mode: "auto" decides as above (WANDB_MODE takes precedence); or "online", "offline", "disabled".
         entity: user or team; None is the account's default.
-        tags: labels of the run, beside those that its configuration gives it (see `tags_of`) and WANDB_TAGS.
-        run_per: "job": one W&B run, with the seeds' numbers under ``seed/03/...`` and their mean, sd, min and max.
-            "seed": one W&B run a seed, all in the job's group, each like the run of a job with this seed alone: its keys
-            have no seed, its configuration has ``seed``. What belongs to the whole job (``lr``, ``time/...``, ``cost/...``,
-            what Lightning's callbacks log) is in each of them; checkpoints and system metrics are in the first.
+        tags: tags of the run, in addition to those from its configuration (see `tags_of`) and WANDB_TAGS.
+        run_per: "job": one W&B run, with the seeds' numbers under ``seed/03/...`` and their mean, sd, min and max. "seed": one
+            W&B run a seed, all in the job's group, each like the run of a job with this seed alone: its keys have no seed, its
+            configuration has ``seed``. Numbers of the whole job (``lr``, ``time/...``, ``cost/...``, those of Lightning's
+            callbacks) are in each of them; checkpoints and system metrics are in the first.
         log_model: upload the checkpoints of Lightning's `ModelCheckpoint` callbacks as artifacts (SkipScope's own stay here).
-        timeout: seconds that a connection may take before the run goes on offline.
-        finish_timeout: seconds that what is not uploaded yet may take at the end; the rest stays in the run folder. More
-            where `log_model` uploads large checkpoints.
+        timeout: seconds to wait for a connection before the run continues offline.
+        finish_timeout: seconds to wait for uploads at the end; the rest stays in the run folder. Use more if `log_model`
+            uploads large checkpoints.
     """
 
     def __init__(
