@@ -20,7 +20,7 @@ examples:
   python main.py board runs/ --open                               and show it in a browser
   ssh -L 8765:127.0.0.1:8765 HOST                                 then open the address here, of a board on HOST
 
-The page of `report`, with new numbers as they are logged. It is served to this machine only, to whoever knows the address.
+The page of `report`, with new numbers as they are logged. Only this machine can open it, with the address that is printed.
 Nothing is written into a run's folder, and nothing runs in the process that trains. Ctrl-C ends it.
 """
 PORT = 8765
@@ -37,7 +37,7 @@ def main(argv: list[str]) -> int:
         description="Watch runs in a browser while they train.",
         epilog=EPILOG,
     )
-    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="run folders, or folders of them")
+    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="run folders, or folders that contain them")
     parser.add_argument("--port", type=int, default=PORT, help=f"on 127.0.0.1 (default: {PORT}); 0: any free port")
     parser.add_argument("--open", action="store_true", help="open the page in a browser")
     options = parser.parse_args(argv)

@@ -27,14 +27,14 @@ examples:
   python main.py transfer --inverse plain.ckpt residual.ckpt                           T^-1: plain -> residual
   python main.py transfer runs/cifar10/pair20/checkpoints/last.ckpt out.ckpt --member residual
 
-T adds 1 to the ID entries of a residual net's kernels, T^-1 subtracts it; all other tensors keep their bits. So does the
-optimizer's state: T is a translation, gradients and their history are the same on both sides.
+T adds 1 at the centre of each kernel that a skip goes around (the ID entries), T^-1 subtracts it. All other tensors keep their
+bits, also the optimizer's state: T is a translation, so gradients and their history are the same on both sides.
 """
 EXTRACT = """\
 examples:
   python main.py extract runs/yu-tomasi/fig2/checkpoints/last.ckpt one.ckpt --member residual-seed03
   python main.py test --config configs/res20.yaml --model.seeds 3-3 --ckpt_path one.ckpt     the same risk and error
-  python main.py fit  --config configs/res20.yaml --model.seeds 3-3 --ckpt_path one.ckpt     trains on as the bank would
+  python main.py fit  --config configs/res20.yaml --model.seeds 3-3 --ckpt_path one.ckpt     continues as in the bank
 """
 
 Checkpoint = Mapping[str, Any]

@@ -25,7 +25,7 @@ examples:
   python main.py report runs/cifar10/res20 --export pdf,latex     figures and tables for a paper, in report-export/
   python main.py report runs/yu-tomasi results/yu-tomasi          with the verdicts that `reproduce` has written
 
-The page is one file that needs no network: figures that answer to the pointer, tables, and the numbers behind each figure as CSV.
+The page is one file that needs no network: interactive figures, tables, and the numbers behind each figure as CSV.
 """
 
 
@@ -46,16 +46,16 @@ def report(
     layer: str | None = None,
     export: Sequence[str] = (),
 ) -> Path:
-    """Write one self-contained HTML page on runs; returns where it is.
+    """Write one self-contained HTML page about runs; returns its path.
 
     Args:
-        runs: run folders, or folders of them, or of results of ``reproduce``.
+        runs: run folders, folders that contain them, or results of ``reproduce``.
         out: the page's file, or a folder for ``report.html``. None: ``report.html`` beside the runs.
-        layer: of the histograms of cushions, such as "layer10". None: layer10, or the middle one.
-        export: formats of figures and tables as files beside the page: some of "pdf", "svg", "csv", "latex"; as a text with
-            commas between them, too.
+        layer: layer of the cushion histograms, such as "layer10". None: layer10, or the middle one.
+        export: formats of figures and tables as files beside the page: some of "pdf", "svg", "csv", "latex", also as one text
+            with commas.
 
-    Of several runs, those that cannot be read are left out with a warning.
+    If there are several runs, those that cannot be read are left out with a warning.
 
     Raises:
         UserError: if a path holds no run, a single run cannot be read, ``layer`` was not measured, or a format is unknown.
@@ -94,7 +94,7 @@ def _damage(run: RunFolder) -> str:
 def _parser() -> argparse.ArgumentParser:
     what = "Turn run folders into one self-contained HTML page."
     parser = Parser(prog="python main.py report", description=what, epilog=EPILOG)
-    runs, layer = "run folders, or folders of them, or of results", "layer10, or the middle one"
+    runs, layer = "run folders, folders that contain them, or results of `reproduce`", "layer10, or the middle one"
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help=runs)
     parser.add_argument(
         "--out", type=Path, metavar="FILE", help="the page (*.html), or a folder for it (default: beside the runs)"

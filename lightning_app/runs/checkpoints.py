@@ -156,13 +156,13 @@ def _check(file: Path) -> None:
 class SaveCheckpoint(Checkpoint):
     """Writes ``checkpoints/last.ckpt`` after epochs, keeps some, and saves when a signal ends the run.
 
-    Nothing is selected: the last epoch is the result, so there is no "best" checkpoint. Where training goes on from last.ckpt,
-    what was logged after later steps is dropped: they are made again, perhaps with other options or not all of them.
+    Nothing is selected: the last epoch is the result, so there is no "best" checkpoint. If training resumes from last.ckpt,
+    what was logged after its step is dropped: later steps are made again, perhaps with other options or not all of them.
 
     Args:
-        every_n_epochs: write last.ckpt after every so many epochs, and after the final one.
-        every_n_steps: write it also after every so many optimizer steps, in the middle of an epoch; 0 does not.
-        keep_every_n_epochs: also keep ``epoch=0100.ckpt`` after every so many epochs; 0 keeps none.
+        every_n_epochs: number of epochs after which last.ckpt is written; it is always written after the final one.
+        every_n_steps: number of optimizer steps after which it is also written, within an epoch; 0: never.
+        keep_every_n_epochs: number of epochs after which ``epoch=0100.ckpt`` is kept, too; 0: never.
     """
 
     def __init__(self, every_n_epochs: int = 1, every_n_steps: int = 0, keep_every_n_epochs: int = 0) -> None:
