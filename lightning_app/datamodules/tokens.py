@@ -1,4 +1,4 @@
-"""Tokens: a text of the user's, and two tasks of known depth that need no file. One prediction a sample, after its last token.
+"""Tokens: a text of the user's, and two tasks that need no file. One prediction per sample, after its last token.
 
 So every net that maps tokens (B, T) to logits (B, classes) is a classifier like those of images. The alphabet of the tokens is
 that of the labels: class c is token c.
