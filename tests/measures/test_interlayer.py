@@ -17,7 +17,7 @@ from torchvision.models.resnet import BasicBlock, Bottleneck
 from lightning_app.common.errors import UserError
 from lightning_app.identity import shortcut
 from lightning_app.measures import InterlayerStatistics, absorb, interlayer_cushions
-from lightning_app.measures.noise_stability.batch_of_one import SampleNorm, normalise_alone, normalising
+from lightning_app.measures.noise_stability.batch_of_one import SampleNorm, normalising
 from lightning_app.measures.noise_stability.block_jacobian import block_jacobian
 from lightning_app.measures.noise_stability.block_norm import block_norm
 from lightning_app.networks import CifarResNet, SimplifiedNet, blocks_of, span_of
@@ -256,7 +256,7 @@ def test_batch_normalisation_of_one_sample_obeys_eulers_identity(eps):
     m, v = u.mean((2, 3), keepdim=True), u.var((2, 3), keepdim=True, unbiased=False)
     gamma = norm.weight.view(-1, 1, 1).detach()
     expected = gamma * (u - m) / (v + eps).sqrt() * eps / (v + eps)
-    value, image = jvp(lambda t: normalise_alone(t, norm), (u,), (u,))
+    value, image = jvp(lambda t: SampleNorm.at(t, norm).value, (u,), (u,))
     torch.testing.assert_close(image.detach(), expected, rtol=0, atol=1e-12)
     torch.testing.assert_close(SampleNorm.at(u, norm).own_image.detach(), expected, rtol=1e-12, atol=1e-16)
     witness = torch.cat([alone(norm)(one[None]) for one in u])

@@ -34,25 +34,17 @@ def normalising(bn_mode: BnMode, *modules: nn.Module) -> AbstractContextManager[
     """Within it BatchNorm works as ``bn_mode`` says; modules in evaluation mode, and left as they were."""
     if bn_mode != "batch1":
         return nullcontext()
-    return hooked(batch_norms(*modules), after=lambda norm, inputs, _: normalise_alone(inputs[0], norm))
-
-
-def normalise_alone(u: Tensor, norm: _BatchNorm) -> Tensor:
-    """BatchNorm of every sample of u, (B, C, ...) with at least one more dimension, by itself.
-
-    Raises:
-        UserError: if a channel has one value, of which there is no variance.
-
-    >>> norm = nn.BatchNorm1d(1, eps=0.0)
-    >>> normalise_alone(torch.tensor([[[1.0, 3.0]], [[5.0, 9.0]]]), norm).tolist()
-    [[[-1.0, 1.0]], [[-1.0, 1.0]]]
-    """
-    return SampleNorm.at(u, norm).value
+    return hooked(batch_norms(*modules), after=lambda norm, inputs, _: SampleNorm.at(inputs[0], norm).value)
 
 
 @dataclass(frozen=True, eq=False)
 class SampleNorm:
-    """BatchNorm of every sample by itself at u, and its Jacobian there."""
+    """BatchNorm of every sample by itself at u, (B, C, ...) with at least one more dimension, and its Jacobian there.
+
+    >>> norm = nn.BatchNorm1d(1, eps=0.0)
+    >>> SampleNorm.at(torch.tensor([[[1.0, 3.0]], [[5.0, 9.0]]]), norm).value.tolist()
+    [[[-1.0, 1.0]], [[-1.0, 1.0]]]
+    """
 
     normal: Tensor  # (B, C, ...), uhat
     inverse: Tensor  # (B, C, 1, ...), 1 / sqrt(v + eps)
@@ -62,6 +54,7 @@ class SampleNorm:
 
     @classmethod
     def at(cls, u: Tensor, norm: _BatchNorm) -> "SampleNorm":
+        """UserError: if a channel has one value, of which there is no variance."""
         if u[0, 0].numel() < 2:
             raise UserError(
                 f"batch-of-one statistics need more than one value in a channel, got a map of {tuple(u.shape)} before "
