@@ -92,34 +92,37 @@ def probe_forward(
     check_evaluating(net, "a probe")
     net, taps = _instrument(net, layers)
     places = [_place(layer) for layer in layers]
-    results, size, count, terms, means = [], None, 0, 0, _Means(net, loss)
+    means = _Means(net, loss)
+    size, terms = 0, 0  # of the first batch; labels that count
+    losses: list[Tensor] = []  # of each batch, summed over its terms
+    wrongs: list[Tensor] = []
+    by_batch: list[Tensor] = []  # norms, (called layers, 3, B) each
     sizes: list[list[tuple[int, ...]]] = []  # of each sample, the maps of the called layers
     for images, labels in batches:
         means.look_at(images, labels)
-        size, count, few = size or len(images), count + len(images), counted(labels, loss)
+        size, few = size or len(images), counted(labels, loss)
         step = _compiled_step() if compile and len(images) == size else _step
         risk, errors, norms = step(net, taps, places, images, labels, loss)
-        risk, terms = risk * few if few else torch.zeros_like(risk), terms + few
-        # One tensor a batch (layers, 3, B): many small ones that are kept would lie where maps were freed, and by 2,000 images
-        # the heap had grown by gigabytes. Stacked out here: in the compiled graph it costs a third of an evaluation.
-        results.append((risk, errors, torch.stack([_of_all(three, len(labels)) for three in norms]) if norms else None))
-        maps = [tap.probe_maps[at] for tap, at in zip(taps, places) if at < len(tap.probe_maps)]
-        sizes += [maps] * len(labels)
-    if not results:
+        terms += few
+        losses.append(risk * few if few else torch.zeros_like(risk))
+        wrongs.append(errors)
+        # One tensor a batch: many small ones that are kept would lie where maps were freed, and by 2,000 images the heap had
+        # grown by gigabytes. Stacked out here: in the compiled graph it costs a third of an evaluation.
+        if norms:
+            by_batch.append(torch.stack([_of_all(three, len(labels)) for three in norms]))
+        sizes += [[maps for _, maps in _recorded(taps, places)]] * len(labels)
+    if not losses:
         raise UserError("a probe needs at least one batch of (images, labels), got none: check the probe's loader.")
     if not terms:
         raise UserError("a risk needs a label that counts, but all of these are ignored: give other probe samples.")
-    losses, wrongs, of_batches = zip(*results)
-    stacked = [of_batch for of_batch in of_batches if of_batch is not None]
-    by_layer = torch.cat(stacked, -1).cpu() if stacked else ()  # (called layers, 3, n): one transfer
-    called = [layer.name for layer, tap, at in zip(layers, taps, places) if at < len(tap.probe_maps)]
+    by_layer = torch.cat(by_batch, -1).cpu() if by_batch else ()  # (called layers, 3, n): one transfer
+    called = [layer.name for layer, tap, at in zip(layers, taps, places) if at < len(tap.probe_found)]
     found = {
         name: LayerNorms(x, branch, out, maps) for name, (x, branch, out), maps in zip(called, by_layer, zip(*sizes))
     }
     risk_sum, wrong_sum = float(torch.stack(losses).sum()), float(torch.stack(wrongs).sum())
-    return ProbeResult(
-        loss=math.nan if means.contradicted else risk_sum / terms, error=wrong_sum / terms, count=count, layers=found
-    )
+    mean = math.nan if means.contradicted else risk_sum / terms
+    return ProbeResult(loss=mean, error=wrong_sum / terms, count=len(sizes), layers=found)
 
 
 def _instrument(net: nn.Module, layers: Sequence[Layer]) -> tuple[nn.Module, list[Any]]:
@@ -135,7 +138,7 @@ def _instrument(net: nn.Module, layers: Sequence[Layer]) -> tuple[nn.Module, lis
             raise ValueError(f"{layer.name} is not a layer of this {type(net).__name__}: use layers_of(net).")
         if not hasattr(tap, "probe_skip"):
             tap.register_forward_hook(_record, with_kwargs=True)
-        tap.probe_skip, tap.probe_norms, tap.probe_maps = layer.skip, (), ()
+        tap.probe_skip, tap.probe_found = layer.skip, ()  # what `_record` found at each call
         taps.append(tap)
     return copied, taps
 
@@ -154,14 +157,18 @@ def _place(layer: Layer) -> int:
     return (layer.call - 1) * len(ROLES) + ROLES.index(layer.role) if layer.role else layer.call - 1
 
 
+def _recorded(taps: list[Any], places: list[int]) -> list[tuple[Norms, tuple[int, ...]]]:
+    """Norms and size of maps of every called layer in the last pass."""
+    return [tap.probe_found[at] for tap, at in zip(taps, places) if at < len(tap.probe_found)]
+
+
 def _record(tap: Any, inputs: tuple[Tensor, ...], named: dict[str, Any], out: Any) -> None:
     """Forward hook. It closes over nothing, so that dynamo shares one graph among all copies of an architecture."""
     if isinstance(tap, nn.MultiheadAttention):
         found = _of_attention(tap, inputs, named, out[0])
     else:
         found = [_of_layer(tap, _wide(inputs[0] if inputs else named["input"]), _wide(out))]
-    tap.probe_norms = (*tap.probe_norms, *(norms for norms, _ in found))
-    tap.probe_maps = (*tap.probe_maps, *(size for _, size in found))
+    tap.probe_found = (*tap.probe_found, *found)
 
 
 def _of_layer(tap: Any, x: Tensor, linear: Tensor) -> tuple[Norms, tuple[int, ...]]:
@@ -214,7 +221,7 @@ def _step(
 ) -> tuple[Tensor, Tensor, list[Norms]]:
     """Mean loss, number of errors, norms of every called layer, for one batch."""
     for tap in taps:
-        tap.probe_norms, tap.probe_maps = (), ()
+        tap.probe_found = ()
     out = net(images)
     logits = _wide(out)
     # A net's own loss is found by what it returned.
@@ -225,11 +232,7 @@ def _step(
         errors = torch.full((), math.nan, device=logits.device)
     else:
         errors = torch.where(outside_classes(logits, labels, loss).any() | failed, math.nan, errors)
-    return (
-        risk.double(),
-        errors,
-        [tap.probe_norms[at] for tap, at in zip(taps, places) if at < len(tap.probe_norms)],
-    )
+    return risk.double(), errors, [norms for norms, _ in _recorded(taps, places)]
 
 
 class _Means:
