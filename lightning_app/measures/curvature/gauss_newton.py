@@ -64,7 +64,7 @@ class GaussNewton(ParameterMap):
         check_evaluating(self._net, matrix)
         adapt(self._net)
         self.parameters = chosen(self._net)
-        pieces = cut(batches, loss, self.like.dtype, lambda inputs: CHUNK // max(1, inputs[:1].numel()))
+        pieces = cut(batches, loss, self.like.dtype, CHUNK)
         self._parts: list[tuple[int, Any]] = []
         kind = {"gauss_newton": curvlinops.GGNLinearOperator, "empirical_fisher": curvlinops.EFLinearOperator}[matrix]
         for inputs, labels in pieces:

@@ -129,7 +129,7 @@ class Hessian(ParameterMap):
         self._loss = loss
         self.parameters = chosen(self._net, names)
         self._weights = list(self.parameters.values())
-        self._chunks = cut(batches, loss, self.like.dtype, lambda inputs: CHUNK // max(1, inputs[:1].numel()))
+        self._chunks = cut(batches, loss, self.like.dtype, CHUNK)
         self._terms = sum(counted(labels, loss) for _, labels in self._chunks)
         if not self._terms:
             raise UserError(
@@ -138,9 +138,7 @@ class Hessian(ParameterMap):
         self._loss_dtype = self._dtype_of_loss()
         self._check_loss()
         of_number = self._graph_of_number()
-        self._chunks = cut(
-            self._chunks, loss, self.like.dtype, lambda inputs: int(GRAPH // max(1, of_number * inputs[:1].numel()))
-        )
+        self._chunks = cut(self._chunks, loss, self.like.dtype, GRAPH, of_number)
         self.chunk = max(len(labels) for _, labels in self._chunks)
         kept = self._how_many_fit(memory, of_number)
         self._graphs = [self._gradient(*chunk) for chunk in self._chunks[:kept]]
@@ -181,17 +179,14 @@ class Hessian(ParameterMap):
     def _gradient(self, inputs: Any, labels: Tensor) -> tuple[Tensor, ...]:
         """This chunk's share of the gradient, with its graph."""
         with _twice(self._net), torch.enable_grad(), attention_written_out(), BilinearConvolutions(self._weights):
-            share = self._of(inputs, labels) * (counted(labels, self._loss) / self._terms)
+            loss = self._loss(*self._for_loss(self._net(inputs), labels))
+            share = loss * (counted(labels, self._loss) / self._terms)
             gradient = torch.autograd.grad(share, self._weights, create_graph=True, materialize_grads=True)
         if any(node.name() == DEAD_END for node in _graph(gradient)):
             raise UserError(
                 f"{type(self._net).__name__} {NOT_TWICE}: it holds a once_differentiable function. {ADVICE}"
             )
         return gradient
-
-    def _of(self, inputs: Any, labels: Tensor) -> Tensor:
-        """The mean loss of some samples."""
-        return self._loss(*self._for_loss(self._net(inputs), labels))
 
     def _for_loss(self, *tensors: Any) -> list[Any]:
         return _in_dtype(self._loss_dtype, *tensors)
@@ -375,15 +370,15 @@ def chosen(net: nn.Module, names: Sequence[str] | None = None) -> dict[str, nn.P
     return chosen
 
 
-def cut(batches: Batches, loss: Loss, dtype: torch.dtype, at_most: Callable[[Any], int]) -> list[tuple[Any, Tensor]]:
-    """The samples in pieces of at most so many, whatever the loader's batch size.
+def cut(batches: Batches, loss: Loss, dtype: torch.dtype, room: int, of_number: float = 1) -> list[tuple[Any, Tensor]]:
+    """The samples in pieces that fit into ``room``, of which each number of an input takes ``of_number``.
 
     Pieces in which no label counts are left out: their mean loss may be 0 / 0.
     """
     pieces: list[tuple[Any, Tensor]] = []
     for inputs, labels in batches:
         inputs, labels = _in_dtype(dtype, inputs, labels)
-        size = max(1, at_most(inputs))
+        size = max(1, int(room // max(1, of_number * inputs[:1].numel())))
         pieces += zip(inputs.split(size), labels.split(size))
     return [(inputs, labels) for inputs, labels in pieces if counted(labels, loss)]
 
