@@ -58,14 +58,14 @@ class DistanceFromStart(StatefulMeasure):
     @override
     def begin(self, context: MeasureContext) -> None:
         if layers := layers_of(context.net):
-            context.keep("starts", conv_weights(layers, True))  # t_0 (n,) float64
+            context.keep("starts", conv_weights(layers))  # t_0 (n,) float64
 
     @override
     def measure(self, context: MeasureContext) -> Mapping[str, Any]:
         layers = layers_of(context.net)
         if not layers:
             return {}
-        now = conv_weights(layers, True)
+        now = conv_weights(layers)
         starts = {"travel/distance": context.kept("starts")}
         starts |= {
             f"travel/from_start_of/{arm}": context.kept("starts", name=name) for arm, name in context.others.items()

@@ -109,7 +109,7 @@ def test_where_half_of_the_layers_are_convolutions_these_count():
 def test_the_vector_holds_the_weights_that_table_3_counts():
     net = SimplifiedNet(20)
     total = weight_mass(net.layers(), transferred=True)[""]
-    vector = conv_weights(net.layers(), transferred=True)
+    vector = conv_weights(net.layers())
     assert len(vector) == total.count == 267_696
     assert float(vector.norm()) == pytest.approx(total.norm, rel=1e-12)
     assert float(vector.abs().sum()) == pytest.approx(total.all, rel=1e-12)
@@ -117,7 +117,7 @@ def test_the_vector_holds_the_weights_that_table_3_counts():
 
 def test_a_residual_net_and_its_plain_twin_are_at_the_same_place():
     net = SimplifiedNet(8, width=4).double()
-    assert torch.equal(conv_weights(net.layers(), True), conv_weights(transfer(net).layers(), True))
+    assert torch.equal(conv_weights(net.layers()), conv_weights(transfer(net).layers()))
 
 
 def test_a_net_without_convolutions_gives_all_its_weights():

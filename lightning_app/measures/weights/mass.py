@@ -129,13 +129,9 @@ def _ratio(numerator: float, denominator: float) -> float:
     return numerator / denominator if denominator else math.nan
 
 
-def conv_weights(layers: Sequence[Layer], transferred: bool = False) -> Tensor:
-    """All weights of the `counted_layers` as one vector (n,) on the CPU, in their own precision, no biases.
-
-    ``transferred``: of t = T(w) instead of w, in float64.
-    """
-    weights = [layer.transferred() if transferred else layer.weight.detach().cpu() for layer in counted_layers(layers)]
-    return torch.cat([weight.flatten() for weight in weights])
+def conv_weights(layers: Sequence[Layer]) -> Tensor:
+    """All weights of the `counted_layers`, of t = T(w), as one vector (n,) in float64 on the CPU; no biases."""
+    return torch.cat([layer.transferred().flatten() for layer in counted_layers(layers)])
 
 
 def distance(one: Tensor, other: Tensor) -> float:
