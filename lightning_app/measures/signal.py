@@ -393,12 +393,12 @@ def expected(net: nn.Module, found: Mapping[str, float], shape: Sequence[int]) -
         return {}
     if f"{convs[0].name}/activation" not in found or not _is_chain(net, convs, shape):
         return {}
-    strengths = [found[f"{layer.name}/weight"] ** 2 / 2 for layer in convs]  # a ReLU lets half of a mean square through
+    weights = [found[f"{layer.name}/weight"] ** 2 for layer in convs]
     skips = [part.skip for part in parts]
-    squares = _squares_forward(convs, strengths, skips, found[f"{convs[0].name}/activation"], shape)
+    squares = _squares_forward(convs, weights, skips, found[f"{convs[0].name}/activation"], shape)
     lines = {f"{layer.name}/activation_expected": math.sqrt(square.mean()) for layer, square in zip(convs, squares)}
     if not any(skips) and (last := found.get(f"{convs[-1].name}/gradient")) is not None:
-        backward = _squares_backward(convs, strengths, squares, last)
+        backward = _squares_backward(convs, weights, squares, last)
         lines |= {
             f"{layer.name}/gradient_expected": math.sqrt(back.mean()) for layer, back in zip(convs[::-1], backward)
         }
@@ -406,23 +406,23 @@ def expected(net: nn.Module, found: Mapping[str, float], shape: Sequence[int]) -
 
 
 def _squares_forward(
-    convs: Sequence[Layer], strengths: Sequence[float], skips: Sequence[bool], first: float, shape: Sequence[int]
+    convs: Sequence[Layer], weights: Sequence[float], skips: Sequence[bool], first: float, shape: Sequence[int]
 ) -> list[Tensor]:
     """The mean square of each convolution's output, (1, 1, H, W): by position, as a kernel sees less at the border.
 
     Args:
         convs: the first one, then one for each block.
-        strengths: half the mean square of their weights.
+        weights: their mean squares.
         skips: of each block, whether it has one.
         first: RMS of the first convolution's output.
         shape: of a sample, (C, H, W).
     """
     square = torch.ones(1, 1, *shape[1:], dtype=torch.float64)
     squares = [torch.ones_like(_spread(square, convs[0])) * first**2]
-    stream = squares[0] / 2  # behind the first ReLU
-    for layer, strength, skip in zip(convs[1:], strengths[1:], skips):
+    stream = squares[0] / 2  # behind the first ReLU, which lets half of a mean square through
+    for layer, weight, skip in zip(convs[1:], weights[1:], skips):
         conv: Any = layer.module
-        branch = 2 * strength * conv.in_channels * _spread(stream, layer)
+        branch = weight * conv.in_channels * _spread(stream, layer)
         squares.append(branch)
         kept = min(conv.in_channels, conv.out_channels) / conv.out_channels  # channels that the identity fills
         passed = stream[:, :, :: layer.stride, :: layer.stride]
@@ -431,13 +431,15 @@ def _squares_forward(
 
 
 def _squares_backward(
-    convs: Sequence[Layer], strengths: Sequence[float], squares: Sequence[Tensor], last: float
+    convs: Sequence[Layer], weights: Sequence[float], squares: Sequence[Tensor], last: float
 ) -> list[Tensor]:
     """The mean square of dL/d of each convolution's output in a plain chain, from the last one's RMS back to the first's."""
     backward = [torch.ones_like(squares[-1]) * last**2]
-    for layer, strength, size in zip(convs[:0:-1], strengths[:0:-1], squares[-2::-1]):
+    for layer, weight, size in zip(convs[:0:-1], weights[:0:-1], squares[-2::-1]):
         conv: Any = layer.module
-        backward.append(strength * conv.out_channels * _spread(backward[-1], layer, size))
+        backward.append(
+            weight * conv.out_channels * _spread(backward[-1], layer, size) / 2
+        )  # half of the gates are open
     return backward
 
 
