@@ -84,8 +84,7 @@ def _batch_norm(
         )
     scale = (var + eps).rsqrt() if weight is None else weight * (var + eps).rsqrt()
     shift = -mean * scale if bias is None else bias - mean * scale
-    shape = (-1, *[1] * (total.ndim - 2))
-    parts = x.parts.mapped(lambda part: part * scale.reshape(shape))
+    parts = x.parts.mapped(lambda part: part * _by_channel(scale, total, last=False))
     return _with_constant(parts, shift, total, last=False)
 
 
@@ -361,11 +360,10 @@ def _multiplied(bilinear: Callable[[Any, Any], Tensor], total: Tensor, x: Any, y
     """With a gate, or with a tensor that does not depend on the inputs: a weight layer."""
     if isinstance(x, Unravelled) and isinstance(y, Unravelled):
         return _gated(bilinear, total, x, y)
-    parts = (
-        x.parts.mapped(lambda part: bilinear(part, y))
-        if isinstance(x, Unravelled)
-        else y.parts.mapped(lambda part: bilinear(x, part))
-    )
+    if isinstance(x, Unravelled):
+        parts = x.parts.mapped(lambda part: bilinear(part, y))
+    else:
+        parts = y.parts.mapped(lambda part: bilinear(x, part))
     return unravelled(total, parts.lengthened(1), Last.LAYER)
 
 

@@ -233,13 +233,13 @@ class Unravelled(Tensor):
         signals = [each for each in tensors_in((args, kwargs)) if isinstance(each, Unravelled)]
         tokens, real = ([each for each in signals if (each.why == TOKENS) is whole] for whole in (True, False))
         total = on_sum(func, *args, **kwargs)
-        if func in NEW or not any(map(_is_signal, total if isinstance(total, (tuple, list)) else [total])):
-            if in_place:  # of tokens, which would stay as they were
-                raise NoPaths(WRITTEN)
-            return _each(total, lambda part: _whole(part, tokens[0].like)) if tokens and func not in NEW else total
+        new = func in NEW
+        whole = new or not any(map(_is_signal, total if isinstance(total, (tuple, list)) else [total]))
+        if in_place and (whole or not real):  # of tokens, which would stay as they were
+            raise NoPaths(WRITTEN)
+        if whole:
+            return _each(total, lambda part: _whole(part, tokens[0].like)) if tokens and not new else total
         if not real:
-            if in_place:
-                raise NoPaths(WRITTEN)
             return _embedded(func, total, tokens[0].like, args, kwargs)
         args, kwargs = _without_tokens(args), _without_tokens(kwargs)  # they choose among signals, or mask them
         out = _resolved(func, total, args, kwargs, real)
