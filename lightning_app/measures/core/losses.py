@@ -192,8 +192,12 @@ def counts_of(labels: Tensor, loss: Loss) -> Tensor:
 
 def terms_of(labels: Tensor, loss: Loss) -> Tensor:
     """The same of each sample, (B,) int64."""
-    counting = _counting(labels, loss)
-    return counting.flatten(1).sum(1) if counting.ndim > 1 else counting.long()
+    return _by_sample(_counting(labels, loss)).sum(1)
+
+
+def _by_sample(values: Tensor) -> Tensor:
+    """(B, ...) -> (B, n), n = 1 of (B,)."""
+    return values[:, None].flatten(1)
 
 
 def _counting(labels: Tensor, loss: Loss) -> Tensor:
@@ -310,9 +314,8 @@ def of_samples(outputs: Tensor, labels: Tensor, loss: Loss = cross_entropy) -> T
     counts = labels != ignored_label(loss)
     losses = F.cross_entropy(outputs, labels.masked_fill(~counts | strange, IGNORED), reduction="none")
     errors = ((outputs.argmax(1) != labels) & counts).double()
-    number = counts.reshape(len(counts), -1).sum(1)
-    means = torch.stack([each.reshape(len(each), -1).sum(1) / number for each in (losses, errors)])
-    return means.masked_fill(strange.reshape(len(counts), -1).any(1), torch.nan)
+    means = torch.stack([_by_sample(each).sum(1) / _by_sample(counts).sum(1) for each in (losses, errors)])
+    return means.masked_fill(_by_sample(strange).any(1), torch.nan)
 
 
 def are_classes(outputs: Tensor, labels: Tensor, loss: Loss) -> bool:
