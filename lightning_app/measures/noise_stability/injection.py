@@ -99,7 +99,7 @@ def noise_injection(
             f"noise needs samples, and layers with weights that the forward pass calls; for this {type(net).__name__} there are "
             "none."
         )
-    called = [layer.name for layer in layers if any(name == layer.name for name, _ in found)]
+    called = [*dict.fromkeys(name for name, _ in found)]
     lengths, terms = torch.cat(samples, 1)
     return {
         scale: _responses(called, strengths, [norms[name][scale] for name in called], found, lengths == 0, terms)

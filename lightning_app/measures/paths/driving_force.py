@@ -115,5 +115,5 @@ def scale_change(before: Force, now: Force) -> ScaleChange:
 
 
 def _same_sign(predicted: float, observed: float) -> float:
-    product = math.copysign(1, predicted) * math.copysign(1, observed)
-    return float(product > 0) if predicted and observed and not math.isnan(predicted + observed) else math.nan
+    known = predicted and observed and not math.isnan(predicted + observed)
+    return float((predicted > 0) == (observed > 0)) if known else math.nan
