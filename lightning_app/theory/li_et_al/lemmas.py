@@ -118,14 +118,14 @@ class Lemma3(Checked):
     derivatives: float  # largest |directional derivative| of the loss at 0 there, of the orders 1 to n
 
 
-def lemma_3(form: ShortcutForm, x: Tensor, y: Tensor, generator: torch.Generator | None = None) -> Lemma3:
+def lemma_3(form: ShortcutForm, x: Tensor, y: Tensor) -> Lemma3:
     """The loss on data x, y, (m, d) float64, does not move from its value at zero while every unit has a matrix that is 0.
 
-    Every choice of one matrix a unit, n^R of them, is tried: the chosen ones are 0, the others are drawn (None: with seed
-    0). The first matrix of a unit is ``[W^1 b]`` where there is a bias. Derivatives by parameters that miss a matrix in
+    Every choice of one matrix a unit, n^R of them, is tried: the chosen ones are 0, the others are drawn. The
+    first matrix of a unit is ``[W^1 b]`` where there is a bias. Derivatives by parameters that miss a matrix in
     every unit are derivatives along such directions.
     """
-    d, generator = x.shape[1], generator or torch.Generator().manual_seed(0)
+    d, generator = x.shape[1], torch.Generator().manual_seed(0)
     zero = x.new_zeros(form.units * form.unit_size(d))
     outputs, derivatives = [], []
     for missing in itertools.product(range(form.n), repeat=form.units):
