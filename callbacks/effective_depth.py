@@ -94,9 +94,7 @@ class EffectiveDepth(Measure):
         net, samples = context.recalibrated(), context.samples(self.samples)
         try:
             return {"depth": effective_depth(net, samples, context.loss, self.gradient_samples, context.max_batch)}
-        except NoBranches as error:
-            if not context.others:  # beside a residual net, a plain one is no surprise
+        except (NoBranches, NoPaths) as error:
+            if isinstance(error, NoPaths) or not context.others:  # beside a residual net, a plain one is no surprise
                 self.warn_once(f"EffectiveDepth logs nothing: {error}")
-        except NoPaths as error:
-            self.warn_once(f"EffectiveDepth logs nothing: {error}")
-        return {}
+            return {}

@@ -259,7 +259,7 @@ class StatefulMeasure(Measure):
     @override
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         if not (trainer.global_step or trainer.current_epoch):
-            self._state = {}  # of an earlier fit
+            self.forget()  # what was kept in an earlier fit
             self._begin(trainer, pl_module)
         super().on_train_start(trainer, pl_module)
 

@@ -108,9 +108,7 @@ def metrics_of(pl_module: pl.LightningModule, asking: pl.Callback) -> Mapping[st
 
 def why_unseen(nets: Iterable[nn.Module]) -> str:
     """Why hooks see nothing of training's passes through these nets; "" when they do."""
-    if any(is_compiled(net) for net in nets):
-        return "compiled nets run no hooks (model.compile)"
-    return ""
+    return "compiled nets run no hooks (model.compile)" if any(map(is_compiled, nets)) else ""
 
 
 # Which loss
