@@ -58,7 +58,6 @@ class ProbeResult:
 
     loss: float  # mean over samples (or tokens that count), of the cross-entropy in nats; NaN of a loss that is no such mean
     error: float  # fraction of them misclassified, 0..1; NaN where the labels are no classes
-    count: int  # samples
     layers: dict[str, LayerNorms]  # by layer name
 
 
@@ -122,7 +121,7 @@ def probe_forward(
     }
     risk_sum, wrong_sum = float(torch.stack(losses).sum()), float(torch.stack(wrongs).sum())
     mean = math.nan if means.contradicted else risk_sum / terms
-    return ProbeResult(loss=mean, error=wrong_sum / terms, count=len(sizes), layers=found)
+    return ProbeResult(loss=mean, error=wrong_sum / terms, layers=found)
 
 
 def _instrument(net: nn.Module, layers: Sequence[Layer]) -> tuple[nn.Module, list[Any]]:
