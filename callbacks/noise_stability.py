@@ -23,7 +23,7 @@ from lightning_app.measures import (
     probe_forward,
     smoothness,
 )
-from lightning_app.measures.core.hooks import widened
+from lightning_app.measures.core.hooks import in_float32
 from lightning_app.measures.core.losses import are_classes, rows_of
 from lightning_app.measures.noise_stability.minimal_cushions import MinimalCushions
 from lightning_app.networks import NEVER_CALLED, by_reason, layers_of, measurable, survey
@@ -127,7 +127,7 @@ class NoiseStability(Measure):
         if not layers_of(net):
             self.warn_once(f"NoiseStability: there is no noise in '{context.name}', which has no layers with weights.")
             return {}
-        wide, inputs = widened(net, [images for images, _ in few])
+        wide, inputs = in_float32(net, [images for images, _ in few])
         few = [(images, labels) for images, (_, labels) in zip(inputs, few)]
         injected = noise_injection(wide, few, self.strengths, draws=self.draws, seed=self.seed, loss=context.loss)
         results: dict[str, Any] = {"noise/contraction": contraction(net, context.batches())}

@@ -20,7 +20,7 @@ from lightning_app.measures import (
     probe_forward,
     smoothness,
 )
-from lightning_app.measures.core.hooks import widened
+from lightning_app.measures.core.hooks import in_float32
 from lightning_app.modules import Arm
 from lightning_app.networks import SimplifiedNet, layers_of, measurable, survey
 from lightning_app.runs import RunFolder
@@ -174,11 +174,11 @@ def test_noise_in_a_net_of_half_precision_is_added_in_float32(dtype):
 def test_only_what_is_in_half_precision_is_widened():
     net = nn.Sequential(nn.Linear(2, 2).bfloat16(), nn.BatchNorm1d(2).bfloat16(), nn.Linear(2, 2).float())
     net[0].register_parameter("temperature", nn.Parameter(torch.ones((), dtype=torch.float64)))
-    copied, (inputs,) = widened(net.eval(), [torch.ones(3, 2, dtype=torch.bfloat16)])
+    copied, (inputs,) = in_float32(net.eval(), [torch.ones(3, 2, dtype=torch.bfloat16)])
     kept = {name: each.dtype for name, each in copied.state_dict().items() if each.dtype != torch.float32}
     assert kept == {"0.temperature": torch.float64, "1.num_batches_tracked": torch.int64}
     assert inputs.dtype == torch.float32 and net[0].weight.dtype == torch.bfloat16
-    assert widened(copied, [inputs])[0] is copied  # nothing to widen
+    assert in_float32(copied, [inputs])[0] is copied  # nothing to widen
 
 
 def test_a_net_that_casts_to_half_precision_itself_is_measured_as_it_is():

@@ -25,6 +25,7 @@ from lightning_app.common.calls import blank
 from lightning_app.common.isolation import attention_written_out
 from lightning_app.measures.core.channels import Channels
 from lightning_app.measures.core.hooks import (
+    OF_THE_DEVICE,
     WatchRelus,
     call_with,
     check_evaluating,
@@ -100,7 +101,7 @@ class CutNet:
         for count in (1, len(clean[at][few])):
             try:
                 found = _ForwardPass(self._net, at, clean[at][few])(self._black(count)).signals
-            except (torch.OutOfMemoryError, torch.AcceleratorError):  # says nothing about the net
+            except OF_THE_DEVICE:
                 raise
             except RuntimeError:  # one sample, or its number, came round it, and does not go with two
                 self._together.add(at)

@@ -24,6 +24,7 @@ _IN_PLACE = {torch.relu_, Tensor.relu_}
 RELUS = {F.relu, torch.relu, Tensor.relu} | _IN_PLACE  # nn.ReLU calls F.relu; F.relu_ is torch.relu_
 
 HALF = (torch.bfloat16, torch.float16)
+OF_THE_DEVICE = (torch.OutOfMemoryError, torch.AcceleratorError)  # what these say is not about the net, or its loss
 _MOVING = (_DropoutNd, nn.RReLU)  # in training mode something else; so are normalisations, see `check_evaluating`
 _RATES = ("p", "dropout", "drop_prob")  # also of attention, LSTMs, StochasticDepth of torchvision, DropPath of timm
 
@@ -90,7 +91,7 @@ def own_copy(net: nn.Module) -> nn.Module:
 
 
 @torch.no_grad()
-def widened(net: nn.Module, samples: Sequence[Any]) -> tuple[nn.Module, list[Any]]:
+def in_float32(net: nn.Module, samples: Sequence[Any]) -> tuple[nn.Module, list[Any]]:
     """Of a net with weights in half precision, which rounds small changes away, a copy in float32, and batches of samples for it.
 
     Any other net as it is, and one whose ``forward`` casts to half precision itself.
@@ -104,7 +105,7 @@ def widened(net: nn.Module, samples: Sequence[Any]) -> tuple[nn.Module, list[Any
     wide = [inputs.to(dtype=torch.float32) if each else inputs for inputs, each in zip(samples, half)]
     try:
         call(copied, wide[0])
-    except (torch.OutOfMemoryError, torch.AcceleratorError):  # says nothing about the net
+    except OF_THE_DEVICE:
         raise
     except RuntimeError:
         return net, [*samples]

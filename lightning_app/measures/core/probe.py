@@ -21,7 +21,7 @@ from lightning_app.common.calls import form_of
 from lightning_app.common.errors import UserError
 from lightning_app.common.isolation import unwrapped
 from lightning_app.identity import shortcut
-from lightning_app.measures.core.hooks import HALF, check_evaluating, sample_norms, shared_copy
+from lightning_app.measures.core.hooks import HALF, OF_THE_DEVICE, check_evaluating, sample_norms, shared_copy
 from lightning_app.measures.core.losses import (
     Loss,
     ReturnedLoss,
@@ -262,7 +262,7 @@ class _Means:
             return True
         try:
             return no_mean(lambda x: _wide(self._net(x)), samples, self._loss) is None
-        except (torch.OutOfMemoryError, torch.AcceleratorError, UserError):
+        except (*OF_THE_DEVICE, UserError):
             raise
         except (IndexError, RuntimeError, ValueError):  # of a loss of pairs, for example, which takes no single sample
             return True

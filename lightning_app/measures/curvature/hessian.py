@@ -30,7 +30,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from lightning_app.common.calls import adapt
 from lightning_app.common.errors import UserError
 from lightning_app.common.isolation import attention_written_out, trained_weights, unrounded, with_float64
-from lightning_app.measures.core.hooks import check_evaluating, nearly_same, own_copy, shared_copy
+from lightning_app.measures.core.hooks import OF_THE_DEVICE, check_evaluating, nearly_same, own_copy, shared_copy
 from lightning_app.measures.core.losses import Batches, Loss, counted, cross_entropy, no_mean
 from lightning_app.measures.curvature.bilinear import BilinearConvolutions
 
@@ -201,7 +201,7 @@ class Hessian(ParameterMap):
         outputs = self._net(inputs)
         try:
             self._loss(*_in_dtype(torch.float64, outputs, labels))
-        except (torch.OutOfMemoryError, torch.AcceleratorError):  # says nothing about the loss
+        except OF_THE_DEVICE:
             raise
         except Exception:  # a foreign loss refuses as it likes; what else is wrong shows when it is computed
             return torch.float32
@@ -241,7 +241,7 @@ class Hessian(ParameterMap):
         few = tuple(part.to(device) for part in self._few())
         try:
             Hessian(own_copy(self._net).to(device), [few], self._loss, [*self.parameters], double=True)
-        except (torch.OutOfMemoryError, torch.AcceleratorError):  # says nothing about the net
+        except OF_THE_DEVICE:
             raise
         except Exception:
             return False

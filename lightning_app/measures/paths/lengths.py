@@ -30,7 +30,7 @@ from lightning_app.common.errors import UserError
 from lightning_app.common.isolation import trained_weights, unwrapped
 from lightning_app.common.numbers import plural
 from lightning_app.measures.core.histogram import Histogram
-from lightning_app.measures.core.hooks import check_evaluating, nearly_same, shared_copy, widened
+from lightning_app.measures.core.hooks import check_evaluating, in_float32, nearly_same, shared_copy
 from lightning_app.measures.core.losses import Batch, Batches, Loss, counted, cross_entropy, rows_of, scalar_loss
 from lightning_app.measures.curvature.hessian import MEMORY
 from lightning_app.measures.paths import rules  # noqa: F401, which `unravel` finds by torch function
@@ -120,7 +120,7 @@ def path_outputs(net: nn.Module, inputs: Tensor | Inputs) -> PathOutputs:
 def _in_full(net: nn.Module, inputs: Any) -> tuple[nn.Module, Any]:
     """A copy on the same parameters; of a net in half precision one in float32, in which parts add up."""
     check_evaluating(net, "a resolution by path length")
-    net, (inputs,) = widened(net, [inputs])
+    net, (inputs,) = in_float32(net, [inputs])
     copied = shared_copy(net)
     adapt(copied)
     return copied, inputs
