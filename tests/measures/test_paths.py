@@ -99,7 +99,7 @@ def test_the_fourier_transform_over_the_roots_of_unity_says_the_same(case):
     net, x, lengths = case
     found, roots = path_outputs(net, x), lengths[-1] + 1
     with torch.no_grad():
-        outs = [unravel(net, x, AtRootOfUnity.at_start(x, 2 * torch.pi * k / roots)) for k in range(roots // 2 + 1)]
+        outs = [unravel(net, x, AtRootOfUnity(torch.zeros(2), 2 * torch.pi * k / roots)) for k in range(roots // 2 + 1)]
     stacks = [out.output_parts.stack for out in outs]
     witness = torch.fft.irfft(torch.stack([torch.complex(*stack) for stack in stacks]).conj(), roots, dim=0)
     expected = torch.zeros_like(witness)

@@ -185,7 +185,7 @@ def _root_gradient(
     net: nn.Module, inputs: Tensor | Inputs, delta: Tensor, weights: Sequence[Tensor], k: int, longest: int
 ) -> Tensor:
     """(N,) complex: the gradient of <delta, sum_r t^r f_r> at the k-th root of unity."""
-    out = unravel(net, inputs, AtRootOfUnity.at_start(torch.zeros(()), 2 * torch.pi * k / (longest + 1)))
+    out = unravel(net, inputs, AtRootOfUnity(torch.zeros(2), 2 * torch.pi * k / (longest + 1)))
     stack = out.output_parts.stack  # real and imaginary part, (2, B, C)
     real, imaginary = (stack * delta).flatten(1).sum(1)
     of_real = _flat_gradient(real, weights, retain_graph=True)

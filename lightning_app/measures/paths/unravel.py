@@ -155,20 +155,15 @@ class ByLength(Parts):
 class AtRootOfUnity(Parts):
     """Real and imaginary part of sum_r t^r f_r at t = exp(i angle), the parts of each length r being f_r.
 
-    >>> x = AtRootOfUnity.at_start(torch.tensor([5.0]), math.pi / 2).lengthened(1)  # 5 i
+    >>> x = AtRootOfUnity(torch.zeros(2), math.pi / 2).started(torch.tensor([5.0])).lengthened(1)  # 5 i
     >>> x.stack.flatten().round().int().tolist(), x.lengthened(1).stack.flatten().round().int().tolist()
     ([0, 5], [-5, 0])
     """
 
     angle: float = 0.0
 
-    @classmethod
-    def at_start(cls, inputs: Tensor, angle: float) -> Self:
-        """Inputs, from which all paths start."""
-        return cls(torch.stack([inputs, torch.zeros_like(inputs)]), angle)
-
     def started(self, tensor: Tensor) -> Self:
-        return self.at_start(tensor, self.angle)
+        return type(self)(torch.stack([tensor, torch.zeros_like(tensor)]), self.angle)
 
     def aligned(self, others: Sequence[Self]) -> list[Self]:
         return [self, *others]
@@ -305,9 +300,9 @@ class Rule(NamedTuple):
     """(function, its value for the sum, its arguments) -> the parts of its value, or a list of them, or all of the value."""
 
     parts: Callable[..., Parts | Sequence[Parts] | Any]
-    floor: Last  # its result passed this last, if no argument passed something later
-    resets: bool  # whatever the arguments passed
-    several: bool  # not the first argument alone may have parts
+    floor: Last  # what the result has passed last, unless the arguments have passed something later
+    resets: bool  # it is `floor` whatever the arguments have passed
+    several: bool  # other arguments than the first may have parts, too
 
 
 RULES: dict[Callable, Rule] = {}  # by torch function
