@@ -173,18 +173,18 @@ def _stage(
     return Stage(kernel, around, gate, size), before.mul_(gate), image.mul_(gate)
 
 
-def _fold(conv: nn.Conv2d, norm: _BatchNorm | None, alone: bool) -> tuple[Convolution, Tensor | float]:
-    """The convolution with evaluation-mode BatchNorm in its kernel, and the shift, (D, 1, 1), that goes with it.
+def _fold(conv: nn.Conv2d, norm: _BatchNorm | None, alone: bool) -> tuple[Convolution, Tensor]:
+    """The convolution with evaluation-mode BatchNorm in its kernel, and the shift, (D or 1, 1, 1), that goes with it.
 
     A batch of one subtracts its mean, so there the bias does not matter.
     """
     weight: Tensor = conv.weight
-    shift: Tensor | float = 0.0 if conv.bias is None else conv.bias
+    shift = weight.new_zeros(1) if conv.bias is None else conv.bias
     if norm is not None and not alone:
         assert norm.running_mean is not None and norm.running_var is not None  # else it is refused before
         scale = (norm.running_var + norm.eps).rsqrt() * (1.0 if norm.weight is None else norm.weight)
         weight = weight * scale[:, None, None, None]
         shift = (shift - norm.running_mean) * scale + (0.0 if norm.bias is None else norm.bias)
-    shift = shift[:, None, None] if isinstance(shift, Tensor) else shift
     # `is_ordinary`: two strides and two paddings
-    return Convolution(weight, cast(tuple[int, int], conv.stride), cast(tuple[int, int], conv.padding)), shift
+    stride, padding = cast(tuple[int, int], conv.stride), cast(tuple[int, int], conv.padding)
+    return Convolution(weight, stride, padding), shift[:, None, None]
