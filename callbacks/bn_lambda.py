@@ -89,11 +89,7 @@ class BnLambda(StatefulMeasure):
 
     family = "bn_lambda"
 
-    def __init__(
-        self,
-        norm: NormName = "frobenius",
-        **clock: Any,
-    ) -> None:
+    def __init__(self, norm: NormName = "frobenius", **clock: Any) -> None:
         super().__init__(**clock)
         if norm not in get_args(NormName):
             raise UserError(f"norm must be one of {', '.join(get_args(NormName))}, got '{norm}'.")

@@ -69,12 +69,7 @@ class DrivingForce(StatefulMeasure):
 
     family = "drive"
 
-    def __init__(
-        self,
-        samples: int = 128,
-        double: bool = False,
-        **clock: Any,
-    ) -> None:
+    def __init__(self, samples: int = 128, double: bool = False, **clock: Any) -> None:
         super().__init__(**clock)
         self.samples = at_least(1, "DrivingForce", samples=samples)
         self.double = double

@@ -79,12 +79,7 @@ class EffectiveDepth(Measure):
 
     family = "depth"
 
-    def __init__(
-        self,
-        samples: int = 64,
-        gradient_samples: int = 16,
-        **clock: Any,
-    ) -> None:
+    def __init__(self, samples: int = 64, gradient_samples: int = 16, **clock: Any) -> None:
         super().__init__(**clock)
         self.samples = at_least(1, "EffectiveDepth", samples=samples)
         self.gradient_samples = min(samples, at_least(1, "EffectiveDepth", gradient_samples=gradient_samples))
