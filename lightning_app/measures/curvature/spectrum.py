@@ -111,7 +111,7 @@ def spectrum(
         if found.any():
             hardest_first = sorted(values[found], key=abs)
             around = np.sort(np.outer(hardest_first, [1 - tolerance, 1 + tolerance]))
-            alone = partial(_without, around, operator.size)
+            alone = partial(_none_within, around, operator.size)
             second = _finite(lanczos(operator, max(LEAST, steps // 2), generator, locked, until=alone))
             rules = [rules[0].without(found) if alone(second) and not found.all() else Rule.of(second)]
             runs = [second]
@@ -119,7 +119,7 @@ def spectrum(
     return _described(ends, _Sampled(operator.size, values[found], rules, first.floor, tolerance), products), leading
 
 
-def _without(intervals: np.ndarray, size: int, run: Krylov) -> bool:
+def _none_within(intervals: np.ndarray, size: int, run: Krylov) -> bool:
     """Whether a run shows that no eigenvalue lies in any interval: its random start would have more of the eigenvector.
 
     Of starts that have as little, most show it by a node there, after a few steps.
@@ -163,8 +163,8 @@ class _Exact:
     def __init__(self, values: np.ndarray, zero: float, rounded: bool = False) -> None:
         self.dimension = len(values)
         self._values = values
-        self._zero = zero  # what is not larger counts as 0
-        self._rounded = rounded  # or, where products are rounded by as much, as any number up to that
+        self._zero = zero  # eigenvalues up to this size count as 0
+        self._rounded = rounded  # products are rounded by as much: such an eigenvalue may have either sign
 
     def total(self, function: Callable[[np.ndarray], np.ndarray]) -> tuple[float, float]:
         return float(function(self._values).sum()), 0.0

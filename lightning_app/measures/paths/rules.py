@@ -199,7 +199,7 @@ def _activation(func: Any, total: Tensor, x: Any, *args: Any, **kwargs: Any) -> 
 
 
 def _gates(func: Any, total: Tensor, x: Any, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-    """And phi(0)."""
+    """(phi(x) - phi(0)) / x, at x = 0 the slope there; and phi(0), ()."""
     if any(isinstance(each, Tensor) and each.ndim for each in (*args, *kwargs.values())):
         raise CarriesNoPath(
             f"a net is resolved into paths if its activations are one function of all, not {func.__name__} of each."
@@ -480,7 +480,7 @@ def _dropout(func: Any, total: Tensor, x: Any, p: float = 0.5, training: bool = 
     floor=Last.LAYER,
 )
 def _linear(func: Any, total: Tensor, x: Any, *args: Any, **kwargs: Any) -> Parts:
-    """The second list only gives the same numbers another form: a readout's are still its."""
+    """What the second list does changes the form alone: the outputs of a readout are still its outputs behind it."""
     return x.parts.mapped(lambda part: func(part, *args, **kwargs))
 
 
