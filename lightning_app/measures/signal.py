@@ -250,15 +250,13 @@ class SignalWatch(TorchFunctionMode):
         """x + alpha y: the branch is what has passed more layers."""
         if not (isinstance(x, Tensor) and isinstance(y, Tensor) and x.ndim > 1 and x.shape == y.shape):
             return
-        (fewer, _, of_stream, stream), (more, name, of_branch, branch) = sorted(
-            ((*self._way.get(each, (-1, "")), factor, each) for each, factor in ((x, 1), (y, alpha))),
-            key=lambda way: way[0],
-        )
-        if 0 <= fewer < more:
-            branch_square, stream_square = of_branch**2 * self._square(branch), of_stream**2 * self._square(stream)
-            along = of_branch * of_stream * (branch * stream).sum(dtype=self._wide)
-            self._add(f"{name}/branch_ratio", branch_square, stream_square)
-            self._add(f"{name}/branch_cosine", along, branch_square, stream_square)
+        (passed_x, name_x), (passed_y, name_y) = (self._way.get(each, (-1, "")) for each in (x, y))
+        if min(passed_x, passed_y) < 0 or passed_x == passed_y:
+            return
+        size_x, size_y = self._square(x), alpha**2 * self._square(y)
+        name, branch, stream = (name_x, size_x, size_y) if passed_x > passed_y else (name_y, size_y, size_x)
+        self._add(f"{name}/branch_ratio", branch, stream)
+        self._add(f"{name}/branch_cosine", alpha * (x * y).sum(dtype=self._wide), branch, stream)
 
     @_guarded
     def _after(self, func: Any, args: tuple, kwargs: Mapping[str, Any], out: Any) -> None:
