@@ -92,7 +92,7 @@ def _next_moments(
     net: nn.Module, norm: Any, known: Mapping[Any, Sequence[_Moments]], pieces: Sequence[Tensor]
 ) -> _Moments:
     """Of the first call of a BatchNorm whose moments are not known, where all calls before it normalise with theirs."""
-    found: list[tuple[Tensor, Tensor, Tensor]] = []
+    found: list[_Moments] = []  # of each piece
     called = Counter[Any]()  # in the present pass
 
     def enter(each: nn.Module, inputs: tuple) -> None:
@@ -102,19 +102,19 @@ def _next_moments(
             _set(each, *known[each][place][1:])
         elif each is norm and place == len(known[norm]):
             variance, mean = torch.var_mean(x, [0, *range(2, x.ndim)], correction=0)
-            values = x.new_full((1,), x.numel() // x.shape[1], dtype=torch.float64)  # of a channel
-            found.append((values, mean.double(), variance.double()))
+            found.append((x.numel() // x.shape[1], mean.double(), variance.double()))
 
     with hooked(known, before=enter):
         for piece in pieces:
             called.clear()
             net(piece)
-    count, mean, variance = map(torch.stack, zip(*found))  # (pieces, 1), (pieces, C), (pieces, C)
-    if int(count.sum()) == 1:
+    counts, means, variances = zip(*found)
+    count, mean, variance = sum(counts), torch.stack(means), torch.stack(variances)  # the last two (pieces, C)
+    if count == 1:
         raise UserError(f"{TOO_FEW} one value per channel has no variance: take more, data.probe_size.")
-    share = count / count.sum()
+    share = mean.new_tensor(counts)[:, None] / count
     whole = (share * mean).sum(0)
-    return int(count.sum()), whole, (share * (variance + (mean - whole).square())).sum(0)
+    return count, whole, (share * (variance + (mean - whole).square())).sum(0)
 
 
 def _set(norm: Any, mean: Tensor, variance: Tensor) -> None:
