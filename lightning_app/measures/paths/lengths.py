@@ -34,7 +34,7 @@ from lightning_app.measures.core.hooks import check_evaluating, in_float32, near
 from lightning_app.measures.core.losses import Batch, Batches, Loss, counted, cross_entropy, rows_of, scalar_loss
 from lightning_app.measures.curvature.hessian import MEMORY
 from lightning_app.measures.paths import rules  # noqa: F401, which `unravel` finds by torch function
-from lightning_app.measures.paths.unravel import STARTS, AtRootOfUnity, ByLength, Kind, NoPaths, unravel
+from lightning_app.measures.paths.unravel import AtRootOfUnity, ByLength, Kind, NoPaths, unravel
 
 CHUNK = 8  # samples whose parts are in memory at a time: more is slower, up to twice
 GRADIENT_CHUNK = 32  # the same at a root of unity, where there are only two parts
@@ -101,9 +101,8 @@ def path_outputs(net: nn.Module, inputs: Tensor | Inputs) -> PathOutputs:
     # The readout's bias would otherwise be called a path of length 0.
     constant = found.pop(Kind("constant", 0), nothing) if out.from_layer else nothing
     lengths = sorted({kind.length for kind in found})
-    from_input, from_constant = (
-        torch.stack([found.get(Kind(start, length), nothing) for length in lengths]) for start in STARTS
-    )
+    from_input = torch.stack([found.get(Kind("input", length), nothing) for length in lengths])
+    from_constant = torch.stack([found.get(Kind("constant", length), nothing) for length in lengths])
     of_input = tuple(length for start, length in parts.kinds if start == "input")
     resolved = PathOutputs(
         torch.tensor(lengths), from_input + from_constant, from_input, constant, of_input, parts.gated

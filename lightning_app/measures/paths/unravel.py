@@ -104,9 +104,6 @@ class Parts(ABC):
         """With a constant, of the tensor's shape, added: it starts a path here."""
 
 
-STARTS: tuple[Literal["input", "constant"], ...] = ("input", "constant")
-
-
 class Kind(NamedTuple):
     """What the paths of one part have in common."""
 
