@@ -107,7 +107,7 @@ def test_pure_2_has_the_eigenvectors(Lambda):
         assert found.complete and len(found.points) == 2 * Lambda
         assert found.counts.tolist() == [2] * Lambda
         order = found.indices.argsort(stable=True)
-        (values,), _, _ = field.part(torch.tensor([sample])).derivatives(found.points[None, order])
+        (values,), _, _ = field.part([sample]).derivatives(found.points[None, order])
         torch.testing.assert_close(values, eigenvalues.repeat_interleave(2), rtol=1e-10, atol=1e-12)
         overlap = (found.points[order] @ eigenvectors).abs()
         torch.testing.assert_close(overlap, torch.eye(Lambda).repeat_interleave(2, 0).double(), rtol=0, atol=1e-8)
@@ -125,7 +125,7 @@ CASES = [((3,), 3), ((4,), 3), ((2, 3), 3), ((2, 4), 3), ((1, 3), 3), ((2, 3), 4
 def test_they_are_critical_distinct_and_complete(lengths, Lambda):
     field, found = mixture(lengths, Lambda, 150), counted(lengths, Lambda)
     for sample, each in enumerate(found):
-        _, gradient, _ = field.part(torch.tensor([sample])).derivatives(each.points[None])
+        _, gradient, _ = field.part([sample]).derivatives(each.points[None])
         assert float(gradient.abs().max()) < 1e-9
         assert float(torch.pdist(each.points).min()) > 1e-5
     assert sum(each.complete for each in found) == len(found)

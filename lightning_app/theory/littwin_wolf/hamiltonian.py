@@ -47,7 +47,7 @@ class SphericalMixture:
         """The same couplings with other weights."""
         return replace(self, eps=eps.double())
 
-    def part(self, samples: Tensor) -> "SphericalMixture":
+    def part(self, samples: list[int]) -> "SphericalMixture":
         """Some of the samples, by their numbers."""
         return replace(self, couplings=tuple(J[samples] for J in self.couplings))
 
@@ -140,10 +140,10 @@ def critical_points(mixture: SphericalMixture, generator: torch.Generator, start
         if not left:
             break
         begun = normalize(torch.randn(len(left), starts, Lambda, generator=generator, dtype=torch.float64), dim=-1)
-        for sample, new in zip(left, _converged(mixture.part(torch.tensor(left)), begun)):
+        for sample, new in zip(left, _converged(mixture.part(left), begun)):
             opposite = [-new] if mixture.parity else []
             points[sample], seen[sample] = _merged(points[sample], seen[sample], torch.cat([new, *opposite]))
-            found[sample] = _described(mixture.part(torch.tensor([sample])), points[sample])
+            found[sample] = _described(mixture.part([sample]), points[sample])
         left = [sample for sample in left if not (found[sample].complete and bool((seen[sample] >= SEEN).all()))]
     return [found[sample] for sample in range(samples)]
 
