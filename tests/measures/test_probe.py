@@ -297,3 +297,11 @@ def test_a_loss_of_tokens_is_tried_on_batches_of_different_lengths():
     ):
         found = probe_forward(some, (), [batch(3, 0), batch(5, 1), batch(3, 1)], loss=loss)
         assert math.isnan(found.loss) == expected
+
+
+def test_a_loss_that_the_first_batch_tells_to_be_no_mean_stays_none():
+    """The first batch is of one class; the weights of classes 0 to 3, on which the loss would be tried again, are equal."""
+    torch.manual_seed(0)
+    weighted = nn.CrossEntropyLoss(torch.tensor([1.0] * 5 + [50.0] * 5))
+    batches = [(torch.randn(8, 2), torch.full((8,), number)) for number in (0, 1, 7)]
+    assert math.isnan(probe_forward(nn.Linear(2, 10), (), batches, loss=weighted).loss)

@@ -247,7 +247,7 @@ class _Means:
         """Ask of the first batch, and where that is of one class, with the first batch of another class once more."""
         if not self._asked and len(labels) > 1:  # one sample says nothing
             self._asked, self.contradicted = True, not self._is_mean([(images, labels)])
-            if bool((labels == labels[0]).all()):  # which does not tell the weights of classes
+            if not self.contradicted and bool((labels == labels[0]).all()):  # which may hide the weights of classes
                 self._alike = images[[0, 1]], labels[[0, 1]]
         elif (
             self._alike is not None
