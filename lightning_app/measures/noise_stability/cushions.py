@@ -17,7 +17,7 @@ maps x to A x, zero padding included, about sqrt(output map) times larger. The b
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import astuple, dataclass, fields
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -88,12 +88,12 @@ def cushions(layers: Sequence[Layer], norms: Mapping[str, LayerNorms]) -> dict[s
 
 
 def _layer_cushion(layer: Layer, norms: LayerNorms) -> CushionStatistics:
-    sizes = {size: number for number, size in enumerate(dict.fromkeys(norms.map_sizes))}
-    of_sizes = [astuple(weight_norms(layer, size)) for size in sizes]
-    of_samples = torch.tensor([sizes[size] for size in norms.map_sizes]) if len(sizes) > 1 else 0
-    columns = torch.tensor(of_sizes, dtype=torch.float64).T  # (4, sizes)
-    # (n,), or () where all samples have one size
-    by = {field.name: column[of_samples] for field, column in zip(fields(WeightNorms), columns)}
+    of_sizes = {size: vars(weight_norms(layer, size)) for size in dict.fromkeys(norms.map_sizes)}
+    of_samples = [of_sizes[size] for size in norms.map_sizes]
+    by = {
+        field.name: torch.tensor([each[field.name] for each in of_samples], dtype=torch.float64)  # (n,)
+        for field in fields(WeightNorms)
+    }
     alive = norms.input != 0  # a NaN is alive: it must show
 
     readings = {
@@ -112,7 +112,7 @@ def _layer_cushion(layer: Layer, norms: LayerNorms) -> CushionStatistics:
     # Not `torch.quantile`, which makes NaN of infinities.
     medians = ((reading, values[alive]) for reading, values in samples.items())
     found: dict[str, Any] = {f"median{key}": float(np.median(of)) if len(of) else math.nan for key, of in medians}
-    found |= {f"{name}_norm": float(of.flatten()[0]) if len(of.unique()) == 1 else math.nan for name, of in by.items()}
+    found |= {f"{name}_norm": float(of[0]) if len(of.unique()) == 1 else math.nan for name, of in by.items()}
     found |= {f"samples{reading}": samples[reading].float() for reading in ("", "_transferred", "_branch")}
     return CushionStatistics(
         minimum=float(paper[alive].min()) if alive.any() else math.nan,
