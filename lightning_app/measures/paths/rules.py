@@ -487,7 +487,7 @@ def _linear(func: Any, total: Tensor, x: Any, *args: Any, **kwargs: Any) -> Part
 @rule(Tensor.expand_as, Tensor.view_as, Tensor.reshape_as, Tensor.type_as, Tensor.to, several=True)
 def _form_of(func: Any, total: Tensor, x: Any, *other: Any, **named: Any) -> Any:
     """The form, or the type, of another tensor: what that has passed does not matter."""
-    other, named = tuple(map(plain, other)), {name: plain(value) for name, value in named.items()}
+    other, named = plain(other), plain(named)
     if not isinstance(x, Unravelled):  # a parameter or a mask: a constant still
         return func(x, *other, **named)
     if x.why:

@@ -226,7 +226,7 @@ class Unravelled(Tensor):
         tokens, real = ([each for each in signals if (each.why == TOKENS) is whole] for whole in (True, False))
         total = on_sum(func, *args, **kwargs)
         new = func in NEW
-        whole = new or not any(map(_is_signal, total if isinstance(total, (tuple, list)) else [total]))
+        whole = new or not any(map(_is_signal, tensors_in(total)))
         if in_place and (whole or not real):  # of tokens, which would stay as they were
             raise NoPaths(WRITTEN)
         if whole:
@@ -281,16 +281,14 @@ def unravelled(total: Tensor, parts: Parts, last: Last = Last.LINEAR, why: str |
 
 def plain(x: Any) -> Any:
     """The sums without their parts."""
-    if isinstance(x, (tuple, list)):
-        return type(x)(map(plain, x))
     with torch._C.DisableTorchFunctionSubclass():
-        return x.as_subclass(Tensor) if isinstance(x, Unravelled) else x
+        return _each(x, lambda one: one.as_subclass(Tensor) if isinstance(one, Unravelled) else one)
 
 
 @torch.no_grad()
 def on_sum(func: Callable, *args: Any, **kwargs: Any) -> Any:
     """The function of the sum, as in an ordinary forward pass."""
-    return func(*map(plain, args), **{name: plain(value) for name, value in kwargs.items()})
+    return func(*plain(args), **plain(kwargs))
 
 
 class Rule(NamedTuple):
@@ -348,14 +346,19 @@ def _whole(total: Any, like: Parts) -> Any:
 
 def _embedded(func: Callable, total: Tensor, like: Parts, args: tuple, kwargs: dict) -> Unravelled:
     """A path starts: behind a weight layer of tokens that are one-hot vectors, or as numbers that can also make gates."""
-    start = like.started(func(*map(plain, args), **{name: plain(value) for name, value in kwargs.items()}))
+    start = like.started(func(*plain(args), **plain(kwargs)))
     if func in LOOKUPS:
         return unravelled(total, start.lengthened(1), Last.LAYER)
     return unravelled(total, start, Last.GATE)
 
 
-def _each(total: Any, make: Callable[[Any], Any]) -> Any:
-    return type(total)([*map(make, total)]) if isinstance(total, (tuple, list)) else make(total)
+def _each(values: Any, make: Callable[[Any], Any]) -> Any:
+    """Nested tuples, lists and dicts of what is made of each value."""
+    if isinstance(values, dict):
+        return {name: _each(value, make) for name, value in values.items()}
+    if isinstance(values, (tuple, list)):
+        return type(values)([_each(value, make) for value in values])
+    return make(values)
 
 
 def _is_signal(x: Any) -> bool:
@@ -363,11 +366,7 @@ def _is_signal(x: Any) -> bool:
 
 
 def _without_tokens(x: Any) -> Any:
-    if isinstance(x, dict):
-        return {name: _without_tokens(value) for name, value in x.items()}
-    if isinstance(x, (tuple, list)):
-        return type(x)(map(_without_tokens, x))
-    return plain(x) if isinstance(x, Unravelled) and x.why == TOKENS else x
+    return _each(x, lambda one: plain(one) if isinstance(one, Unravelled) and one.why == TOKENS else one)
 
 
 def _name(func: Callable) -> str:
