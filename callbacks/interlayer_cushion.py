@@ -120,20 +120,18 @@ class InterlayerCushion(Measure):
     @override
     def measure(self, context: MeasureContext) -> Mapping[str, Any]:
         net, images = context.net, [images for images, _ in context.samples(self.samples)]
-        if not self._spans(net, "eval"):
-            if not self._is_second:  # once is enough
+        results: dict[str, Any] = {}
+        for bn_mode in self.bn_modes:
+            if spans := self._spans(net, bn_mode):
+                found = interlayer_cushions(net, spans, images, bn_mode, self.probes, self.before_relu, self.half)
+                results |= {f"{PREFIXES[bn_mode]}/{name}": one for name, one in found.items()}
+            elif self._is_second:  # the other one says it
+                continue
+            elif self._spans(net, "eval"):
+                self.warn_once(f"no interlayer cushions in 'batch1' of '{context.name}': {NO_BATCH_NORM}")
+            else:
                 self.warn_once(f"no interlayer cushions of '{context.name}': {NO_BLOCKS}")
-            return {}
-        if "batch1" in self.bn_modes and not self._is_second and not self._spans(net, "batch1"):
-            self.warn_once(f"no interlayer cushions in 'batch1' of '{context.name}': {NO_BATCH_NORM}")
-        return {
-            f"{PREFIXES[bn_mode]}/{name}": found
-            for bn_mode in self.bn_modes
-            if (spans := self._spans(net, bn_mode))
-            for name, found in interlayer_cushions(
-                net, spans, images, bn_mode, self.probes, self.before_relu, self.half
-            ).items()
-        }
+        return results
 
     def _spans(self, net: nn.Module, bn_mode: BnMode) -> list[Span]:
         """The requested blocks; of all there are, "batch1" is about those with a BatchNorm."""
