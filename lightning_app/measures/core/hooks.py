@@ -25,7 +25,7 @@ RELUS = {F.relu, torch.relu, Tensor.relu} | _IN_PLACE  # nn.ReLU calls F.relu; F
 
 HALF = (torch.bfloat16, torch.float16)
 OF_THE_DEVICE = (torch.OutOfMemoryError, torch.AcceleratorError)  # what these say is not about the net, or its loss
-_MOVING = (_DropoutNd, nn.RReLU)  # in training mode something else; so are normalisations, see `check_evaluating`
+_MOVING = (_DropoutNd, nn.RReLU)  # compute something else in training mode; normalisations: see `check_evaluating`
 _RATES = ("p", "dropout", "drop_prob")  # also of attention, LSTMs, StochasticDepth of torchvision, DropPath of timm
 
 

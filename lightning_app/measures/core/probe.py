@@ -92,7 +92,7 @@ def probe_forward(
     net, taps = _instrument(net, layers)
     places = [_place(layer) for layer in layers]
     means = _Means(net, loss)
-    size, terms = 0, 0  # of the first batch; labels that count
+    size = terms = 0  # samples of the first batch; labels that count
     losses: list[Tensor] = []  # of each batch, summed over its terms
     wrongs: list[Tensor] = []
     by_batch: list[Tensor] = []  # norms, (called layers, 3, B) each
