@@ -93,8 +93,11 @@ class Layer:
 
     def with_weight(self, weight: Tensor) -> dict[str, Tensor]:
         """By state-dict name, what makes this the layer's weight in a net; the rows of other layers stay."""
-        whole = self.parameter
-        return {self.weight_name: weight if weight.shape == whole.shape else _with_rows(whole, self.rows, weight)}
+        if weight.shape == self.parameter.shape:
+            return {self.weight_name: weight}
+        whole = self.parameter.clone()
+        whole[self.rows] = weight
+        return {self.weight_name: whole}
 
     @property
     def is_conv(self) -> bool:
@@ -193,12 +196,6 @@ def is_ordinary(conv: nn.Module) -> bool:
         and conv.dilation == (1, 1)
         and conv.stride[0] == conv.stride[1]
     )
-
-
-def _with_rows(whole: Tensor, rows: slice, part: Tensor) -> Tensor:
-    found = whole.clone()
-    found[rows] = part
-    return found
 
 
 def number_layers(
