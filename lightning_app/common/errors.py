@@ -19,15 +19,15 @@ class MachineError(UserError):
 
 
 def at_least(minimum: int, who: str = "", **named: int) -> int:
-    """The one named value of somebody, if it is at least the minimum, else a `UserError`.
+    """The first of somebody's named values, if all are at least the minimum, else a `UserError`.
 
     >>> at_least(1, samples=3)
     3
     """
-    ((name, value),) = named.items()
-    if value is None or value < minimum:  # a configuration may have null in place of a number
-        raise UserError(f"{name}{who and f' of {who}'} must be at least {minimum}, got {value}.")
-    return value
+    for name, value in named.items():
+        if value is None or value < minimum:  # a configuration may have null in place of a number
+            raise UserError(f"{name}{who and f' of {who}'} must be at least {minimum}, got {value}.")
+    return next(iter(named.values()))
 
 
 def first_line(error: BaseException) -> str:

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lightning_app.common.errors import UserError
+from lightning_app.common.errors import UserError, at_least
 from lightning_app.networks.layers import Layer, number_layers
 
 MlpNorm = Literal["eq22", "before_relu", "after_relu", "none"]
@@ -125,9 +125,7 @@ class ResidualMLP(nn.Module):
         centred: bool = True,
     ) -> None:
         super().__init__()
-        for name, size in {"inputs": inputs, "width": width, "blocks": blocks, "classes": classes}.items():
-            if size < 1:
-                raise UserError(f"a residual MLP's {name} is at least 1, got {size}.")
+        at_least(1, type(self).__name__, inputs=inputs, width=width, blocks=blocks, classes=classes)
         for name, value, known in (("norm", norm, MlpNorm), ("start", start, MlpStart)):
             if value not in get_args(known):
                 raise UserError(f"a residual MLP's {name} is one of {', '.join(get_args(known))}, got {value!r}.")

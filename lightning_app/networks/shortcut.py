@@ -5,7 +5,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from lightning_app.common.errors import UserError
+from lightning_app.common.errors import UserError, at_least
 from lightning_app.networks.layers import Layer, number_layers
 
 Activation = Literal["identity", "relu", "tanh"]
@@ -75,9 +75,7 @@ class ShortcutNet(nn.Module):
         bias: bool = False,
     ) -> None:
         super().__init__()
-        for name, size in {"width": width, "units": units, "n": n}.items():
-            if size < 1:
-                raise UserError(f"a shortcut net's {name} is at least 1, got {size}.")
+        at_least(1, type(self).__name__, width=width, units=units, n=n)
         for place, activation in {"pre": pre, "mid": mid, "post": post}.items():
             if activation not in ACTIVATIONS:
                 names = ", ".join(ACTIVATIONS)

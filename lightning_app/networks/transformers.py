@@ -146,14 +146,16 @@ class Transformer(nn.Module):
         hidden: int | None = None,
     ) -> None:
         super().__init__()
-        if width % at_least(1, type(self).__name__, heads=heads):
+        who = type(self).__name__
+        at_least(1, who, heads=heads, depth=depth, classes=classes)
+        if width % heads:
             raise UserError(f"width must be a multiple of heads, got {width} and {heads}.")
         for name, value in {"skip": skip, "norm": norm, "activation": activation}.items():
             if value not in CHOICES[name]:
                 raise UserError(f"{name} is one of {', '.join(CHOICES[name])}, got {value!r}.")
         self.residual = skip != "none"
         self.causal = causal
-        inner = 4 * width if hidden is None else at_least(1, type(self).__name__, hidden=hidden)
+        inner = 4 * width if hidden is None else at_least(1, who, hidden=hidden)
 
         def block() -> nn.Module:
             perceptron = nn.Sequential(nn.Linear(width, inner), ACTIVATIONS[activation](), nn.Linear(inner, width))
@@ -161,9 +163,9 @@ class Transformer(nn.Module):
             return nn.Sequential(*(Branch(width, map, skip, norm, 2 * depth) for map in maps))
 
         self.embedding = embedding
-        self.blocks = nn.Sequential(*(block() for _ in range(at_least(1, type(self).__name__, depth=depth))))
+        self.blocks = nn.Sequential(*(block() for _ in range(depth)))
         self.last_norm = nn.LayerNorm(width) if norm == "pre" else nn.Identity()
-        self.readout = nn.Linear(width, at_least(1, type(self).__name__, classes=classes))
+        self.readout = nn.Linear(width, classes)
         self._initialise()
 
     @torch.no_grad()
@@ -214,13 +216,9 @@ class GPT(Transformer):
         heads: int = 4,
         **of_blocks: Any,
     ) -> None:
-        who = type(self).__name__
-        sizes = (
-            at_least(1, who, vocabulary=vocabulary),
-            at_least(1, who, context=context),
-            at_least(1, who, width=width),
-        )
-        super().__init__(TokenEmbedding(*sizes), width, depth, heads, vocabulary, True, **of_blocks)
+        at_least(1, type(self).__name__, vocabulary=vocabulary, context=context, width=width)
+        embedding = TokenEmbedding(vocabulary, context, width)
+        super().__init__(embedding, width, depth, heads, vocabulary, True, **of_blocks)
 
 
 class ViT(Transformer):
@@ -250,8 +248,8 @@ class ViT(Transformer):
         heads: int = 4,
         **of_blocks: Any,
     ) -> None:
-        who = type(self).__name__
-        if at_least(1, who, image_size=image_size) % at_least(1, who, patch=patch):
+        at_least(1, type(self).__name__, image_size=image_size, patch=patch, width=width)
+        if image_size % patch:
             raise UserError(f"image_size must be a multiple of patch, got {image_size} and {patch}.")
-        patches = PatchEmbedding(image_size, patch, in_channels, at_least(1, who, width=width))
-        super().__init__(patches, width, depth, heads, num_classes, False, **of_blocks)
+        embedding = PatchEmbedding(image_size, patch, in_channels, width)
+        super().__init__(embedding, width, depth, heads, num_classes, False, **of_blocks)

@@ -144,9 +144,9 @@ def test_a_net_is_drawn_from_the_global_state_in_the_order_of_its_layers(init):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"width": 0}, "width is at least 1, got 0"),
-        ({"units": 0}, "units is at least 1, got 0"),
-        ({"n": 0}, "n is at least 1, got 0"),
+        ({"width": 0}, "width of ShortcutNet must be at least 1, got 0"),
+        ({"units": 0}, "units of ShortcutNet must be at least 1, got 0"),
+        ({"n": 0}, "n of ShortcutNet must be at least 1, got 0"),
         ({"mid": "gelu"}, "activation at mid is one of identity, relu, tanh, got 'gelu'"),
         ({"init": "kaiming"}, "initialisation is 'zero', 'xavier' or 'orthogonal', got 'kaiming'"),
     ],
