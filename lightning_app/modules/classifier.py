@@ -129,8 +129,8 @@ class ImageClassifier(pl.LightningModule):
         self.nets = nn.ModuleDict({name: net for name, net in self.members})
         self.loss = loss_named(loss)
         self._losses: dict[str, Loss] = {}  # by member (`_loss_of`)
-        self._others: set[str] = set()  # members that may return more than one tensor
-        self._met: set[str] = set()  # those of them that return one now (`adapt`)
+        self._many_outputs: set[str] = set()  # members whose nets may return more than one tensor
+        self._adapted: set[str] = set()  # those of them whose nets return one now (`adapt`)
         self.weight_decay = weight_decay
         self.decays = decays
         self.penalty_scale = penalty_scale
@@ -144,7 +144,8 @@ class ImageClassifier(pl.LightningModule):
         self.penalties: ByMember[Penalty] = ByMember()
         self.ema_decay = ema_decay
         self.averages: ByMember[AveragedModel] = ByMember()  # none without ema_decay
-        self.running, *_ = self._metrics(1)
+        self.averaging: optimizing.Averages | None = None  # which changes those of this rank in a step
+        self.running = self._metrics(1)[0]
         self.last_metrics: dict[str, dict[str, float]] = {}  # of the last evaluation
         self.evaluated, self.evaluated_averages = self._metrics(0), self._metrics(0)
         self._make_optimizer = optimizer
@@ -176,16 +177,7 @@ class ImageClassifier(pl.LightningModule):
     def setup(self, stage: str) -> None:
         if self._shares_members:
             self._share_out()
-        if getattr(self.trainer.precision_plugin, "scaler", None) is not None:
-            raise UserError(
-                f"trainer.precision {self.trainer.precision} scales the loss, and the penalty's gradient would not be "
-                "scaled with it: use bf16-mixed, which needs no scaling."
-            )
-        if self.ema_decay is not None and self.trainer.precision in ("bf16-true", "16-true"):
-            raise UserError(
-                f"trainer.precision {self.trainer.precision} rounds away what a step adds to the averages of model.ema_decay: "
-                "use bf16-mixed, or leave ema_decay out."
-            )
+        self._check_precision()
         device = self.trainer.strategy.root_device
         if device.type == "cuda":
             use_float32(self.float32)
@@ -209,6 +201,18 @@ class ImageClassifier(pl.LightningModule):
             self.penalties[member.name] = Penalty(member.net, self.weight_decay * scale, self.decays, member.centre)
         self.evaluated = self._metrics(len(self.plan.eval_splits))
         self.evaluated_averages = self._metrics(len(self.plan.eval_splits) if self.ema_decay is not None else 0)
+
+    def _check_precision(self) -> None:
+        if getattr(self.trainer.precision_plugin, "scaler", None) is not None:
+            raise UserError(
+                f"trainer.precision {self.trainer.precision} scales the loss, and the penalty's gradient would not be "
+                "scaled with it: use bf16-mixed, which needs no scaling."
+            )
+        if self.ema_decay is not None and self.trainer.precision in ("bf16-true", "16-true"):
+            raise UserError(
+                f"trainer.precision {self.trainer.precision} rounds away what a step adds to the averages of model.ema_decay: "
+                "use bf16-mixed, or leave ema_decay out."
+            )
 
     def _share_out(self) -> None:
         """Say which rank trains which members."""
@@ -242,8 +246,8 @@ class ImageClassifier(pl.LightningModule):
     def _planned(self, stage: str) -> BatchPlan:
         """What the datamodule offers and the nets need, after a dry run, and agreed with the datamodule."""
         plan = BatchPlan.for_data(self._datamodule)
-        self._others = check_outputs(self.members, plan.sample_shape, plan.num_classes, plan.sample_dtype)
-        self._others |= {name for name, _ in self.members if self._loss_of(name) is not self.loss}
+        self._many_outputs = check_outputs(self.members, plan.sample_shape, plan.num_classes, plan.sample_dtype)
+        self._many_outputs |= {name for name, _ in self.members if self._loss_of(name) is not self.loss}
         wanted = plan.channels_last if self.channels_last is None else self.channels_last
         plan = replace(
             plan,
@@ -359,10 +363,10 @@ class ImageClassifier(pl.LightningModule):
     def on_train_start(self) -> None:
         buffers = {(name, key) for name, net in self.members for key, _ in net.named_buffers(remove_duplicate=False)}
         self._masks = not_finite(self.members) & buffers  # those of attention are -inf
-        pairs = [(self.averages[member.name], member.net) for member in self.own if self.averages]
-        # The same for all, and asked once: a device has to be waited for.
-        begun = bool(pairs) and bool(pairs[0][0].n_averaged)
-        self.averaging = optimizing.Averages(pairs, self.ema_decay, begun) if self.ema_decay is not None else None
+        if self.ema_decay is not None:
+            pairs = [(self.averages[member.name], member.net) for member in self.own]
+            begun = bool(pairs[0][0].n_averaged)  # the same for all, and asked once: a device has to be waited for
+            self.averaging = optimizing.Averages(pairs, self.ema_decay, begun)
         if self._graphs is not None:
             self._graphs.start_training()
 
@@ -529,8 +533,8 @@ class ImageClassifier(pl.LightningModule):
         """Inputs as a member's net takes them, and labels (`pair_of`)."""
         net, loss = self.nets[name], self._loss_of(name)
         inputs, labels = pair_of(batch, net, with_labels=isinstance(loss, ReturnedLoss))
-        if name not in self._met and (name in self._others or not isinstance(inputs, Tensor)):
-            self._met.add(name)
+        if name not in self._adapted and (name in self._many_outputs or not isinstance(inputs, Tensor)):
+            self._adapted.add(name)
             for each in (net, self.averages[name]) if name in self.averages else (net,):
                 adapt(each)
             if isinstance(loss, (LossOfMaps, ReturnedLoss)):
@@ -550,9 +554,9 @@ class ImageClassifier(pl.LightningModule):
 
         Where no label of a global batch counts they are NaN, as its risk is.
         """
-        if not self._shares_batches:
-            return [*passes]
         passes = [*passes]
+        if not self._shares_batches:
+            return passes
         own = torch.stack([counts_of(each.labels, each.loss) for each in passes]).double()
         total = self.trainer.strategy.reduce(own.clone(), reduce_op="sum")  # in place
         weights = own * self.trainer.world_size / total
