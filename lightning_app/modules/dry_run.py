@@ -29,12 +29,10 @@ def check_outputs(
         UserError: naming the first that does not, and what to set.
     """
     if shape is None or classes is None:
-        if lazy := next(
-            (name for name, net in members if any(map(is_lazy, (*net.parameters(), *net.buffers())))), None
-        ):
+        if lazy := [name for name, net in members if any(map(is_lazy, (*net.parameters(), *net.buffers())))]:
             raise UserError(
-                f"member '{lazy}' has lazy layers, whose sizes a sample decides, and the data do not say what one is: give them "
-                "their sizes, or the datamodule attributes sample_shape and num_classes."
+                f"member '{lazy[0]}' has lazy layers, whose sizes a sample decides, and the data do not say what one is: give "
+                "them their sizes, or the datamodule attributes sample_shape and num_classes."
             )
         return {name for name, _ in members}
     found: set[str] = set()
@@ -60,25 +58,30 @@ def check_outputs(
             )
         if not isinstance(returned, Tensor):
             found.add(name)
-    nets = {name: net for name, net in members}
-    for member in members:
-        if member.twin_of is not None:  # its twin is made anew: after training the two are not one function any more
-            both = nets[member.twin_of], twin(nets[member.twin_of])
-            with unrounded():
-                _check_twin(member, *(outputs_of(_output(net, shape, dtype=dtype, noise=True)) for net in both))
+    _check_twins(members, shape, dtype)
     return found
 
 
-def _check_twin(member: Member, original: Tensor, again: Tensor) -> None:
-    """T is right only where a layer computes W x + S x: with something in between the twin would be another function."""
-    apart, size = (again - original).abs().max(), original.abs().max()
-    if apart > min(0.1, ROUNDING * torch.finfo(again.dtype).eps) * size:
-        raise UserError(
-            f"member '{member.name}' is no twin of '{member.twin_of}': for the same samples their outputs, of up to "
-            f"{float(size):.3g}, differ by {float(apart):.3g}. T adds 1 to the ID entries of layers that compute W x + S x; "
-            "with a normalisation or a ReLU between W x and the sum it does not hold. Correct the net's `id_weights()`, or "
-            "leave the twin out."
-        )
+def _check_twins(members: Sequence[Member], shape: Sequence[int], dtype: torch.dtype | None) -> None:
+    """T is right only where a layer computes W x + S x: with something in between the twin would be another function.
+
+    Twins are made anew: after training the two are not one function any more.
+    """
+    nets = {name: net for name, net in members}
+    for member in members:
+        if member.twin_of is None:
+            continue
+        both = nets[member.twin_of], twin(nets[member.twin_of])
+        with unrounded():
+            original, again = (outputs_of(_output(net, shape, dtype=dtype, noise=True)) for net in both)
+        apart, size = (again - original).abs().max(), original.abs().max()
+        if apart > min(0.1, ROUNDING * torch.finfo(again.dtype).eps) * size:
+            raise UserError(
+                f"member '{member.name}' is no twin of '{member.twin_of}': for the same samples their outputs, of up to "
+                f"{float(size):.3g}, differ by {float(apart):.3g}. T adds 1 to the ID entries of layers that compute W x + S x; "
+                "with a normalisation or a ReLU between W x and the sum it does not hold. Correct the net's `id_weights()`, or "
+                "leave the twin out."
+            )
 
 
 def _inputs(net: nn.Module, shape: Sequence[int], dtype: torch.dtype | None) -> str:
