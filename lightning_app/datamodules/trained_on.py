@@ -71,16 +71,12 @@ def _differences(then: Description, now: Description) -> Iterator[str]:
     for label, (name, other) in enumerate(zip(names, others)):
         if name != other:
             yield f"label {label} is the class '{name}', here '{other}'"
-    for key, what in {
-        "shape": "samples of shape",
-        "mean": "normalised with mean",
-        "std": "normalised with std",
-    }.items():
-        before, here = (
-            values[:1] if key != "shape" and len(set(values)) == 1 else values for values in (then[key], now[key])
-        )
-        if before != here:  # one number for all channels, or the same for each, is no difference
-            yield f"{what} {before}, here {here}"
+    if then["shape"] != now["shape"]:
+        yield f"samples of shape {then['shape']}, here {now['shape']}"
+    for key in ("mean", "std"):  # one number for all channels, or the same for each, is no difference
+        before, here = (values[:1] if len(set(values)) == 1 else values for values in (then[key], now[key]))
+        if before != here:
+            yield f"normalised with {key} {before}, here {here}"
     for split in SPLITS:
         if split in then["splits"] and split in now["splits"]:
             yield from _of_split(split, then["splits"][split], now["splits"][split])
