@@ -241,7 +241,7 @@ def pair_of(batch: Any, net: nn.Module, with_labels: bool = False) -> tuple[Any,
         _check_names(made, net)
     else:
         made = Inputs(inputs if isinstance(inputs, (tuple, list)) else [inputs])
-    rows, given = len(labels), [each for each in (*made.placed, *made.named.values()) if each is not None]
+    rows, given = len(labels), made.tensors
     wrong = [each for each in given if not (isinstance(each, Tensor) and each.ndim and len(each) == rows)]
     if wrong or not given:
         got = described(wrong[0]) if wrong else "none"
