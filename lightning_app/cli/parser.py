@@ -36,8 +36,8 @@ from lightning_app.common.safe_io import read_yaml
 from lightning_app.runs.folder import CHECKPOINTS, CONFIG
 
 CONFIG_OPTIONS = ("--config", "-c")
-FROM_RUN = ("model", "data")  # what those that look at a checkpoint take whole from its run's configuration
-LOOKING = ("validate", "test", "measure")  # at a checkpoint
+FROM_RUN = ("model", "data")  # what commands that look at a checkpoint take as a whole from its run's configuration
+LOOKING = ("validate", "test", "measure")  # the commands that look at a checkpoint
 UNKNOWN_KEY = re.compile(r"unrecognized arguments: --([\w.\[\]-]+)|[Oo]ption '(?!class_path')([\w.]+)'|Key '([\w.]+)'")
 UNKNOWN_WORD = re.compile(r"unrecognized arguments: (?!-)(\S+)")
 UNKNOWN_MODULE = re.compile(r"No module named '([\w.]+)'")
@@ -53,7 +53,7 @@ OF_OPTIONS = {  # groups -> one of their options
 }
 NUMBERS = ("bool", "float", "int")  # types that a word is more likely a mistake of than a class
 WITHIN_CLASS = re.compile(r"\.(class_path|init_args)\b.*")  # which part of a class's value it was
-OF_SEVERAL = ("help", "NAME")  # what stands in a list of keys for names that it cannot have
+OF_SEVERAL = ("help", "NAME")  # the only keys of a group in which any word may stand, as the arms' names
 NO_VALUE = re.compile(r"expected (at least )?one argument")
 MISSING = re.compile(r"arguments are required: (.*)")
 NO_CLASS = re.compile(
@@ -87,7 +87,7 @@ HINTS = {  # of options that take a name out of a few, how to have another one; 
 }
 KNOWN = re.compile(r"known subclasses: (.*?)(\)?)$", re.DOTALL)
 OURS = ("callbacks.", "lightning_app.")
-PLACES = {  # of the classes that a configuration may name in short; the first that fits
+PLACES = {  # which options take the classes that a configuration may name in short; the first that fits
     pl.LightningModule: (),
     pl.LightningDataModule: ("data",),
     nn.Module: ("model.net", "model.arms.NAME.net"),
@@ -204,8 +204,7 @@ class Parser(LightningArgumentParser):
         classes: Iterable[Any] = known_classes().values()  # not each has a signature; its constructor has
         for known in classes:
             of_class = {*inspect.signature(known.__init__).parameters} - {"self", "args", "kwargs"}
-            places = next((places for base, places in PLACES.items() if issubclass(known, base)), ())
-            keys |= {f"{place}.{name}" for place in places for name in of_class}
+            keys |= {f"{place}.{name}" for place in _places_of(known) for name in of_class}
         return sorted(keys)
 
 
@@ -236,8 +235,8 @@ def _of_value(message: str, location: str | None, place: str, value: Any, hint: 
         return f"{place}: expected {wanted}, got {value}.", hint
     if (found := UNKNOWN_CLASS.search(message)) and location is not None:
         if other := known_classes().get(found[1]):
-            options = next((names for base, names in PLACES.items() if issubclass(other, base)), ())
-            there = f"it goes into {' or '.join(options)}." if options else hint
+            places = _places_of(other)
+            there = f"it goes into {' or '.join(places)}." if places else hint
             return f"{location}: expected a class of another kind, got {found[1]}.", there
         name = next(filter(None, found.groups())).rsplit(".", 1)[-1]
         return f"{location}: there is no class '{name}'.", _did_you_mean(name, known_classes()) or (
@@ -392,6 +391,11 @@ def known_classes() -> dict[str, type]:
     }
 
 
+def _places_of(known: type) -> tuple[str, ...]:
+    """The options that take a class of this kind."""
+    return next((places for base, places in PLACES.items() if issubclass(known, base)), ())
+
+
 def resolve_short_names() -> None:
     """Let a short name in a configuration mean a class of ours, imported yet or not, by its present or an earlier name.
 
@@ -492,18 +496,7 @@ def prescan(argv: Sequence[str]) -> tuple[list[str], bool]:
         raise UserError("config: expected a path, got an empty text: is a variable of the shell unset?")
     options.sort(key=lambda option: option.name not in CONFIG_OPTIONS)  # options count over files, wherever they stand
     files = [Path(option.value) for option in options if option.name in CONFIG_OPTIONS and option.value is not None]
-    files = [file for file in files if os.path.exists(file)]  # others: texts, or for the parser to report
-    given = [read_yaml(file) for file in files]
-    for file, content in zip(files, given):
-        if not content:
-            raise UserError(
-                f"{file}: expected options such as model:, data: and trainer: in a configuration, got none."
-            )
-        for group in OF_OPTIONS:
-            if group in content and not isinstance(content[group], dict | str):  # a text is a file of them
-                raise UserError(
-                    f"{file}: {group}: expected options, such as {OF_OPTIONS[group]}, got {content[group]!r}."
-                )
+    given = [_options_in(file) for file in files if os.path.exists(file)]  # others: texts, or for the parser to report
     names_net = any("model" in config for config in given) or any(
         option.name == "--model" or option.name.startswith(("--model.net", "--model.arms")) for option in options
     )  # any other option of the model, such as model.compile, is put on top of the run's
@@ -519,6 +512,21 @@ def prescan(argv: Sequence[str]) -> tuple[list[str], bool]:
 def _config_file(given: str) -> str:
     """Where a file lies that a user names; a text of YAML is left as it is."""
     return packaged(str(with_home(given)) if given.startswith("~") else given)
+
+
+def _options_in(file: Path) -> dict[str, Any]:
+    """What a configuration says.
+
+    Raises:
+        UserError: as `read_yaml`, and where there are no options in it or in one of its groups.
+    """
+    content = read_yaml(file)
+    if not content:
+        raise UserError(f"{file}: expected options such as model:, data: and trainer: in a configuration, got none.")
+    for group, such_as in OF_OPTIONS.items():
+        if group in content and not isinstance(content[group], dict | str):  # a text is a file of them
+            raise UserError(f"{file}: {group}: expected options, such as {such_as}, got {content[group]!r}.")
+    return content
 
 
 def _options(words: Sequence[str]) -> list[Option]:
