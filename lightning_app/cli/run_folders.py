@@ -30,7 +30,7 @@ from lightning_app.runs.configuration import changed, changes
 from lightning_app.runs.folder import CHECKPOINTS, CONFIG, EARLIER_CONFIG, LAST, LOG
 from lightning_app.runs.loggers import made_by
 
-Ours = Literal["first", "only"]
+Ours = Literal["first", "only"]  # see `RunFolders.find`
 NO_PLACES = (errno.ENAMETOOLONG, errno.ENOTDIR, errno.EEXIST, errno.ELOOP)
 MEASURED = "measured"  # folder of measurements among the groups of runs
 AS_PARSED: dict[str, Any] = {"skip_none": False, "skip_validation": True}  # to spell what a parser has checked

@@ -134,14 +134,12 @@ class TrainingCLI(LightningCLI):
     trainer: Trainer
     folder: RunFolder  # of a fit or a measurement; the other commands write nothing
 
-    def __init__(
-        self, *args: Any, answer: dict[str, Any], held: ExitStack, from_run: bool = False, **kwargs: Any
-    ) -> None:
+    def __init__(self, *args: Any, answer: dict[str, Any], held: ExitStack, from_run: bool, **kwargs: Any) -> None:
         self.answer = answer  # what came out, for --json
         self._held = held  # until the command ends
         self.from_run = from_run  # are net and data those of a run folder, whose files may be a stranger's?
         self.command, *self._words = kwargs["args"]
-        self._ours: Ours | None = None  # is it one that SLURM has started before?
+        self._ours: Ours | None = None  # of a job that SLURM has started again: which runs can be its own
         self._stopper = Stopper()
         super().__init__(*args, **kwargs)
 
@@ -200,20 +198,7 @@ class TrainingCLI(LightningCLI):
         for option in PATHS:
             if self._get(self.config, option) == "":
                 raise UserError(f"{option}: expected a path, got an empty text: is a variable of the shell unset?")
-        path = self._get(self.config, "ckpt_path")
-        again = int(os.environ.get("SLURM_RESTART_COUNT") or 0) > 0
-        of_sweep = "WANDB_SWEEP_ID" in os.environ  # where the newest run is another trial
-        again = self.subcommand == "fit" and path in (None, "last") and again and not of_sweep
-        self._ours = None if not again else "first" if path == "last" else "only"  # that this job began
-        if self._ours == "only":
-            path = self.config[self.subcommand].ckpt_path = "last"
-            print("SLURM has started this job again: it resumes its run, if it has saved a checkpoint.")
-        if path not in (None, "last"):
-            path = self.config[self.subcommand].ckpt_path = str(with_home(path))
-        if path not in (None, "last") and not Path(path).is_file():
-            below = Path(path, CHECKPOINTS, LAST)
-            hint = f" Did you mean {below}?" if below.is_file() else ""
-            raise UserError(f"--ckpt_path is 'last' or a checkpoint file, found no file {path}.{hint}")
+        path = self._resolve_checkpoint()
         _check_trainer(self._get(self.config, "trainer"), self.subcommand)
         if self.subcommand == "measure":
             check_names(self._words, self._get(self.config, "out"), path)
@@ -223,6 +208,25 @@ class TrainingCLI(LightningCLI):
         if self.subcommand in ("fit", "measure"):
             self.folder = self._choose_folder()
             cast(Parser, self.parser).folder = self.folder.path
+
+    def _resolve_checkpoint(self) -> str | None:
+        """``--ckpt_path``: `last` also for a job that SLURM has started again, a file with its home folder written out."""
+        path = self._get(self.config, "ckpt_path")
+        again = int(os.environ.get("SLURM_RESTART_COUNT") or 0) > 0
+        of_sweep = "WANDB_SWEEP_ID" in os.environ  # where the newest run is another trial
+        if self.subcommand == "fit" and path in (None, "last") and again and not of_sweep:
+            self._ours = "first" if path == "last" else "only"  # that this job began
+        if self._ours == "only":
+            path = self.config[self.subcommand].ckpt_path = "last"
+            print("SLURM has started this job again: it resumes its run, if it has saved a checkpoint.")
+        if path in (None, "last"):
+            return path
+        path = self.config[self.subcommand].ckpt_path = str(with_home(path))
+        if not Path(path).is_file():
+            below = Path(path, CHECKPOINTS, LAST)
+            hint = f" Did you mean {below}?" if below.is_file() else ""
+            raise UserError(f"--ckpt_path is 'last' or a checkpoint file, found no file {path}.{hint}")
+        return path
 
     def _leave_out_what_is_missing(self) -> None:
         """W&B is a view of a run and in base.yaml: where it is not installed, the run goes on without it and says so."""
