@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from lightning_app.common.answer import answering
+from lightning_app.common.answer import OPTION, answering
 from lightning_app.common.errors import MachineError, UserError
 from lightning_app.common.processes import LOST, is_lost_rank, keep_freed_memory, lost_rank
 from lightning_app.common.signals import requeue, stopping
@@ -27,7 +27,7 @@ OTHERS = {  # command -> the module and function that runs it, imported when nee
 }
 FOLDER_VARIABLE = "SKIPSCOPE_RUN_FOLDER"  # rank zero tells the ranks it launches where the run is
 INTERRUPTED = 130  # 128 + SIGINT
-INDUCTOR = "torch._inductor.exc"  # of the errors of torch.compile
+INDUCTOR = "torch._inductor.exc"  # module of torch.compile's errors
 
 
 def main(argv: list[str]) -> int:
@@ -118,7 +118,7 @@ def _other(home: str, words: list[str]) -> int:
 def _train(argv: list[str]) -> int:
     stopping.listen()
     keep_freed_memory()
-    words = [word for word in argv if word != "--json"]
+    words = [word for word in argv if word != OPTION]
     try:
         with answering(words != argv) as answer:
             code = _run(words, answer)
@@ -139,7 +139,7 @@ def _train(argv: list[str]) -> int:
             raise
         code = LOST
     except Exception:  # compiled code (matplotlib's, for one) may have replaced the exception of a signal by its own
-        if not stopping.raised or stopping.received is None or os.environ.get("SKIPSCOPE_TRACEBACK"):
+        if not stopping.raised or os.environ.get("SKIPSCOPE_TRACEBACK"):
             raise
         code = LOST
     if stopping.received is None or code != LOST:  # another process may be gone by the same signal
@@ -163,7 +163,7 @@ def _run(argv: list[str], answer: dict[str, Any]) -> int:
         if os.environ.get("SKIPSCOPE_TRACEBACK"):
             raise
         if not isinstance(error, MachineError):
-            return _fail(str(error), 2)
+            return _fail(str(error))
         return _fail(" ".join([str(error), *(f"Then: {step}." for step in _what_to_do(argv[0]))]), LOST)
     except RuntimeError as error:
         if os.environ.get("SKIPSCOPE_TRACEBACK"):

@@ -147,7 +147,7 @@ class Trainer(pl.Trainer):
         if ckpt_path is not None and weights is not None:
             raise UserError("--ckpt_path and --weights both say which weights to measure: give one of them.")
         if ckpt_path is not None:
-            self.fit_loop.load_state_dict(_progress(ckpt_path))  # epoch and step, which `validate` leaves at 0
+            self.fit_loop.load_state_dict(_fit_loop(ckpt_path))  # epoch and step, which `validate` leaves at 0
             epochs: Any = self.fit_loop.epoch_progress.current
             epochs.completed = epochs.processed  # it was saved within the hooks of an epoch's end
         if weights is not None:
@@ -198,8 +198,8 @@ def _refusing(restore: Callable[..., None]) -> Callable[..., None]:
     return restored
 
 
-def _progress(checkpoint: str) -> dict[str, Any]:
-    """How far training was."""
+def _fit_loop(checkpoint: str) -> dict[str, Any]:
+    """How far training was: the state of Lightning's loop."""
     loops = AtomicCheckpointIO().load_checkpoint(checkpoint).get("loops", {})
     if "fit_loop" not in loops:
         raise UserError(
