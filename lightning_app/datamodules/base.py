@@ -77,7 +77,7 @@ class ResidentData(pl.LightningDataModule, ABC):
     one sample.
 
     Args:
-        root: folder of all datasets.
+        root: folder of all datasets; not used by those that need no file.
         batch_size: samples in a global training batch, over all ranks.
         val_size: samples set aside from the training samples for validation, stratified by class.
         split_seed: seed of the choice of samples that are set aside, kept by `train_limit`, or in the probe.
@@ -107,12 +107,13 @@ class ResidentData(pl.LightningDataModule, ABC):
     ) -> None:
         super().__init__()
         self.root = str(with_home(root))
-        self.batch_size = at_least(1, type(self).__name__, batch_size=batch_size)
-        self.val_size = at_least(0, type(self).__name__, val_size=val_size)
-        self.split_seed = at_least(0, type(self).__name__, split_seed=split_seed)
-        self.probe_size = at_least(1, type(self).__name__, probe_size=probe_size)
-        self.train_limit = None if train_limit is None else at_least(1, type(self).__name__, train_limit=train_limit)
-        self.test_limit = None if test_limit is None else at_least(1, type(self).__name__, test_limit=test_limit)
+        who = type(self).__name__
+        self.batch_size = at_least(1, who, batch_size=batch_size)
+        self.val_size = at_least(0, who, val_size=val_size)
+        self.split_seed = at_least(0, who, split_seed=split_seed)
+        self.probe_size = at_least(1, who, probe_size=probe_size)
+        self.train_limit = None if train_limit is None else at_least(1, who, train_limit=train_limit)
+        self.test_limit = None if test_limit is None else at_least(1, who, test_limit=test_limit)
         self.evaluate_train = evaluate_train
         self.plan = BatchPlan()
         self._resident: dict[str, Resident] = {}

@@ -26,10 +26,9 @@ class Digits(ImageData):
     block edges, which are no part of the handwriting, the strongest thing a 3 x 3 kernel sees. The split is fixed and
     stratified. Digits are never mirrored by default: a mirrored 2 is no digit.
 
-    Takes the arguments of `ImageData`; `root` is not used.
+    Takes the arguments of `ImageData` too; there is no file, and `root` is not used.
 
     Args:
-        root: not used; there is no file.
         image_size: height and width; 8 leaves the originals as they are, at a sixteenth of the cost of 32.
         std: standard deviation of a channel, in units of [0, 1]. None: that of the training images.
 
@@ -42,14 +41,13 @@ class Digits(ImageData):
 
     def __init__(
         self,
-        root: str = "data",
         image_size: Literal[8, 16, 32] = 32,
         std: tuple[float, ...] | None = None,
         **of_images: Any,
     ) -> None:
         if image_size not in STD:
             raise UserError(f"image_size of Digits must be one of {', '.join(map(str, STD))}, got {image_size}.")
-        super().__init__(root=root, std=std or STD[image_size], **of_images)
+        super().__init__(std=std or STD[image_size], **of_images)
         self.image_size = image_size
 
     @override

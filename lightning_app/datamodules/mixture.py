@@ -27,7 +27,6 @@ class GaussianMixture(VectorData):
     Takes the arguments of `ResidentData` too.
 
     Args:
-        root: not used; there is no file.
         classes: K.
         dimensions: d.
         separation: standard deviation of a mean's coordinates, in units of that of a sample around it.
@@ -42,7 +41,6 @@ class GaussianMixture(VectorData):
 
     def __init__(
         self,
-        root: str = "data",
         classes: int = 10,
         dimensions: int = 50,
         separation: float = 1.0,
@@ -52,15 +50,16 @@ class GaussianMixture(VectorData):
         batch_size: int = 50,
         **of_data: Any,
     ) -> None:
-        super().__init__(root=root, batch_size=batch_size, **of_data)
+        super().__init__(batch_size=batch_size, **of_data)
+        who = type(self).__name__
         if not 0 <= separation < float("inf"):
-            raise UserError(f"separation of {type(self).__name__} must be finite and not negative, got {separation}.")
-        self.classes = at_least(2, type(self).__name__, classes=classes)
-        self.dimensions = at_least(1, type(self).__name__, dimensions=dimensions)
+            raise UserError(f"separation of {who} must be finite and not negative, got {separation}.")
+        self.classes = at_least(2, who, classes=classes)
+        self.dimensions = at_least(1, who, dimensions=dimensions)
         self.separation = separation
-        self.samples = at_least(classes, type(self).__name__, samples=samples)  # one of each class
-        self.test_samples = at_least(classes, type(self).__name__, test_samples=test_samples)
-        self.seed = at_least(0, type(self).__name__, seed=seed)
+        self.samples = at_least(classes, who, samples=samples)  # one of each class
+        self.test_samples = at_least(classes, who, test_samples=test_samples)
+        self.seed = at_least(0, who, seed=seed)
         self.num_classes, self.sample_shape = classes, (dimensions,)
 
     @property

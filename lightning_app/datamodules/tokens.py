@@ -65,7 +65,6 @@ class Tokens(TokenData):
 
     Args:
         path: file of the text.
-        root: not used.
         level: a token is a "byte", one of 256, or a "character" of UTF-8; classes are then those that the text has.
         context: tokens of a window, T.
         stride: tokens from the start of a window to that of the next.
@@ -78,14 +77,13 @@ class Tokens(TokenData):
     def __init__(
         self,
         path: str,
-        root: str = "data",
         level: Literal["byte", "character"] = "byte",
         context: int = 64,
         stride: int = 1,
         test_share: float = 0.1,
         **of_data: Any,
     ) -> None:
-        super().__init__(root=root, **of_data)
+        super().__init__(**of_data)
         if not 0 < test_share < 1:
             raise UserError(f"data.test_share is a share of the text above 0 and below 1, got {test_share}.")
         self.path = with_home(path)
@@ -162,7 +160,6 @@ class KHop(TokenData):
     Takes the arguments of `ResidentData` too.
 
     Args:
-        root: not used; there is no file.
         hops: k.
         letters: size of the alphabet.
         length: tokens of a sequence, N.
@@ -176,7 +173,6 @@ class KHop(TokenData):
 
     def __init__(
         self,
-        root: str = "data",
         hops: int = 2,
         letters: int = 4,
         length: int = 24,
@@ -185,14 +181,14 @@ class KHop(TokenData):
         seed: int = 0,
         **of_data: Any,
     ) -> None:
-        super().__init__(root=root, **of_data)
-        self.hops = at_least(1, type(self).__name__, hops=hops)
-        # Of two letters, neighbours that differ leave one sequence.
-        self.letters = at_least(3, type(self).__name__, letters=letters)
-        self.length = at_least(2, type(self).__name__, length=length)
-        self.samples = at_least(1, type(self).__name__, samples=samples)
-        self.test_samples = at_least(1, type(self).__name__, test_samples=test_samples)
-        self.seed = at_least(0, type(self).__name__, seed=seed)
+        super().__init__(**of_data)
+        who = type(self).__name__
+        self.hops = at_least(1, who, hops=hops)
+        self.letters = at_least(3, who, letters=letters)  # of two, neighbours that differ leave one sequence
+        self.length = at_least(2, who, length=length)
+        self.samples = at_least(1, who, samples=samples)
+        self.test_samples = at_least(1, who, test_samples=test_samples)
+        self.seed = at_least(0, who, seed=seed)
         self.num_classes, self.sample_shape = letters, (length,)
 
     @override
@@ -251,7 +247,6 @@ class ModularAddition(TokenData):
     Takes the arguments of `ResidentData` too.
 
     Args:
-        root: not used; there is no file.
         modulus: p.
         train_share: share of the pairs that is for training.
         seed: seed of the draw of these pairs.
@@ -260,10 +255,8 @@ class ModularAddition(TokenData):
         UserError: for a share that leaves no pair to train or to test on.
     """
 
-    def __init__(
-        self, root: str = "data", modulus: int = 97, train_share: float = 0.5, seed: int = 0, **of_data: Any
-    ) -> None:
-        super().__init__(root=root, **of_data)
+    def __init__(self, modulus: int = 97, train_share: float = 0.5, seed: int = 0, **of_data: Any) -> None:
+        super().__init__(**of_data)
         self.modulus = at_least(2, type(self).__name__, modulus=modulus)
         self.seed = at_least(0, type(self).__name__, seed=seed)
         if not 1 <= train_share * modulus**2 <= modulus**2 - 1:
