@@ -148,10 +148,7 @@ def _member(label: str, name: str, arm: Arm, seed: int, members: Mapping[tuple[s
 
 def twin(net: nn.Module) -> nn.Module:
     """The plain net of a residual one, the residual net of a plain one, computing the same function."""
-    try:
-        return transfer(net) if getattr(net, "residual", False) else untransfer(net)
-    except ValueError as error:
-        raise UserError(str(error)) from error
+    return transfer(net) if getattr(net, "residual", False) else untransfer(net)
 
 
 @StrategyRegistry.register("seeds", description="members of the bank shared out among ranks")
