@@ -488,19 +488,19 @@ def prescan(argv: Sequence[str]) -> tuple[list[str], bool]:
             in it.
     """
     command, *words = argv
-    options = [
-        replace(option, value=_config_file(option.value)) if option.name in CONFIG_OPTIONS and option.value else option
-        for option in _options(words)
-    ]
-    if any(option.name in CONFIG_OPTIONS and option.value == "" for option in options):
+    found = _options(words)
+    named = [option for option in found if option.name in CONFIG_OPTIONS]
+    if any(option.value == "" for option in named):
         raise UserError("config: expected a path, got an empty text: is a variable of the shell unset?")
-    options.sort(key=lambda option: option.name not in CONFIG_OPTIONS)  # options count over files, wherever they stand
-    files = [Path(option.value) for option in options if option.name in CONFIG_OPTIONS and option.value is not None]
+    named = [replace(option, value=_config_file(option.value)) if option.value else option for option in named]
+    others = [option for option in found if option.name not in CONFIG_OPTIONS]
+    options = [*named, *others]  # options count over files, wherever they stand
+    files = [Path(option.value) for option in named if option.value is not None]
     given = [_options_in(file) for file in files if os.path.exists(file)]  # others: texts, or for the parser to report
     names_net = any("model" in config for config in given) or any(
-        option.name == "--model" or option.name.startswith(("--model.net", "--model.arms")) for option in options
+        option.name == "--model" or option.name.startswith(("--model.net", "--model.arms")) for option in others
     )  # any other option of the model, such as model.compile, is put on top of the run's
-    checkpoints = [option.value for option in options if option.name == "--ckpt_path"]
+    checkpoints = [option.value for option in others if option.name == "--ckpt_path"]
     checkpoint = with_home(checkpoints[-1] or "") if checkpoints else Path()
     own = command in LOOKING and not names_net and checkpoint.is_file()
     if own:  # what is no file is reported as for every command
