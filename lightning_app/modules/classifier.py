@@ -379,21 +379,25 @@ class ImageClassifier(pl.LightningModule):
                 "eval_splits that names all, such as ('val', 'test')."
             )
         both = [(self.nets, self.evaluated), *([(self.averages, self.evaluated_averages)] if self.averages else [])]
-        pairs = [(name, nets[name], metrics[dataloader_idx][name]) for nets, metrics in both for name, _ in self.own]
-        pair = isinstance(batch, tuple | list) and len(batch) == 2 and all(isinstance(each, Tensor) for each in batch)
-        if self._graphs is None or not pair:  # a graph reads images and labels
-            self._evaluate(pairs, batch)
+        asked = [(name, nets[name], metrics[dataloader_idx][name]) for nets, metrics in both for name, _ in self.own]
+        is_pair = (
+            isinstance(batch, tuple | list) and len(batch) == 2 and all(isinstance(each, Tensor) for each in batch)
+        )
+        if self._graphs is None or not is_pair:  # a graph reads images and labels
+            self._evaluate(asked, batch)
             return
-        (_, nets, metrics), (images, labels) = zip(*pairs), batch
-        evaluate = partial(self._evaluate, pairs)
+        (_, nets, metrics), (images, labels) = zip(*asked), batch
+        evaluate = partial(self._evaluate, asked)
         self._graphs.evaluate(dataloader_idx, (self._format(images), labels), nets, metrics, evaluate)
 
     def _evaluate(
         self,
-        pairs: Sequence[tuple[str, nn.Module, RiskAndError]],
+        asked: Sequence[tuple[str, nn.Module, RiskAndError]],
         batch: Any,
         streams: Sequence[Any] = (),
     ) -> None:
+        """Add a batch to the metric of each net, or of its averages, by the member's name."""
+
         def add(name: str, net: nn.Module, metric: RiskAndError) -> None:
             (inputs, labels), loss = self._taken(name, batch), self._loss_of(name)
             if not len(labels):  # a rank's share of a small batch, which not every net takes
@@ -404,11 +408,11 @@ class ImageClassifier(pl.LightningModule):
             metric.update(loss(logits if isinstance(loss, ReturnedLoss) else wide, labels), logits, labels, loss)
 
         def passes() -> dict[str, Pass]:
-            own = pairs[: len(self.own)]  # not their averages
+            own = asked[: len(self.own)]  # not their averages
             return {name: Pass(net, *self._taken(name, batch), 0, self._loss_of(name)) for name, net, _ in own}
 
         with explained("be evaluated on a batch", passes):
-            side_by_side([partial(add, *pair) for pair in pairs], streams)
+            side_by_side([partial(add, *each) for each in asked], streams)
 
     @override
     def test_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
