@@ -247,7 +247,14 @@ def _parse(argv: list[str]) -> argparse.Namespace:
     options.data_root = None if options.data_root is None else with_home(options.data_root)
     options.seeds = None if options.seeds is None else parse_seeds(options.seeds)  # argparse would swallow its message
     options.limit = None if options.limit is None else _seconds(options.limit)
-    for word in fit:  # what changes what is measured is refused: the verdict would be about another experiment
+    _check_passed_on(fit)
+    options.fit = [*(["--data.init_args.root", str(options.data_root)] if options.data_root else []), *fit]
+    return options
+
+
+def _check_passed_on(fit: Sequence[str]) -> None:
+    """What changes what is measured is refused: the verdict would be about another experiment."""
+    for word in fit:
         if word.startswith("-") and word.removeprefix("--").split("=")[0] not in MACHINE_OPTIONS:
             raise UserError(
                 f"after -- expected options of where and how fast to train, got {word}: the artefact decides the rest. "
@@ -263,8 +270,6 @@ def _parse(argv: list[str]) -> argparse.Namespace:
             "after --, several processes need --trainer.strategy seeds, which shares out nets: others share out batches, and "
             "BatchNorm would see a part of each."
         )
-    options.fit = [*(["--data.init_args.root", str(options.data_root)] if options.data_root else []), *fit]
-    return options
 
 
 def _parser() -> argparse.ArgumentParser:
