@@ -62,14 +62,13 @@ class Reproduction:
             root: folder of all runs; None: only what is kept among the results.
             computed: instead of the computations that there are.
         """
-        trainings = self.trainings
-        runs = {job.name: job.found(root, self.out) for job in trainings}
+        runs = {job.name: job.found(root, self.out) for job in self.trainings}
         if computed is None:
             computed = [job.found(root, self.out) for job in self.computations]
-        trained = {job.name: _read(job, runs[job.name]) for job in trainings}
+        trained = {job.name: _read(job, runs[job.name]) for job in self.trainings}
         pieces = {found.job.name: found.pieces for found in computed}
-        results = Results({job.name: job for job in trainings}, trained, self.scale, pieces)
-        return Evidence(self, trainings, [run for found in runs.values() for run in found], computed, results)
+        results = Results({job.name: job for job in self.trainings}, trained, self.scale, pieces)
+        return Evidence(self, [run for found in runs.values() for run in found], computed, results)
 
 
 @dataclass(frozen=True)
@@ -77,7 +76,6 @@ class Evidence:
     """What there is of a reproduction's jobs."""
 
     of: Reproduction
-    trainings: Sequence[TrainingJob]
     runs: Sequence[FoundRun]
     computed: Sequence[Computed]
     results: Results
@@ -86,7 +84,7 @@ class Evidence:
     def standing(self) -> str:
         """Scale, and how far each job is: "smoke scale (not a test): depth20 2 of 2 epochs, 2 of 2 seeds"."""
         scale = f"{self.of.scale.name} scale{' (not a test)' if self.of.scale is SMOKE else ''}"
-        parts = [f"{job.name} {self._progress(job)}" for job in self.trainings]
+        parts = [f"{job.name} {self._progress(job)}" for job in self.of.trainings]
         parts += [f"{found.job.name} {found.standing}" for found in self.computed]
         return f"{scale}: {'; '.join(parts)}"
 
@@ -103,7 +101,7 @@ class Evidence:
     @property
     def extent(self) -> str:
         """ "30 of 200 epochs, 3 seeds"; "" where nothing is trained."""
-        asked = {f"{j.epochs} of {j.epochs_of_the_paper} epochs, {len(j.seeds)} seeds" for j in self.trainings}
+        asked = {f"{j.epochs} of {j.epochs_of_the_paper} epochs, {len(j.seeds)} seeds" for j in self.of.trainings}
         return "; ".join(sorted(asked))
 
     def record(self) -> list[dict[str, Any]]:

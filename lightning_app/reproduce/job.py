@@ -24,9 +24,6 @@ class JobOptions:
     only: Collection[str] | None = None  # names of jobs; None: all that the artefact needs
     seeds: Collection[int] | None = None  # of the runs, the others are left to other machines; None: all
 
-    def includes(self, name: str) -> bool:
-        return self.only is None or name in self.only
-
 
 class Job(ABC):
     """A run or computation at a scale.

@@ -53,7 +53,7 @@ def make(asked: Reproduction, runs: Path, options: JobOptions | None = None) -> 
     if options is not None:
         try:
             for job in asked.jobs:
-                if options.includes(job.name):
+                if options.only is None or job.name in options.only:
                     job.complete(runs, options, out)
         except BaseException as error:  # whatever stops it: what there is by then is kept first
             stopped = error

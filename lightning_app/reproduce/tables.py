@@ -44,7 +44,6 @@ def texts(table: pd.DataFrame, head: str) -> dict[str, str]:
     Args:
         head: Markdown above the table: what it is, its convention, and what made it.
     """
-
     read = shown(table)
     rule = "|" + "---|" * len(read.columns)
     markdown = "\n".join([markdown_row(read.columns), rule, *map(markdown_row, read.itertuples(index=False))])

@@ -38,10 +38,13 @@ from lightning_app.reproduce.packing import MANIFEST, damage, file_digest
 SAME = 1e-9  # relative: what other versions of numpy and scipy may change of a number judged again
 RECOMPUTED = 1e-4  # relative: what another processor may change of an ill-conditioned number computed again
 ROUNDING = 1e-11  # absolute, of what is computed again: identities leave 1e-16 here and 3e-16 there
-CANCELLED = 1e-3  # of these tolerances, relative to a reading's largest value: what a mean or sd near 0 may change
-NAMES = {"paper": "the paper's number", "values": "seed"}  # of entries, where the word alone would mislead
+CANCELLED = (
+    1e-3  # times the tolerance and a reading's largest value: what a mean or sd near 0 may change by cancellation
+)
+NAMES = {"paper": "the paper's number", "values": "seed"}  # how messages call entries whose key alone would mislead
+OTHER = "not the evidence of the record: "  # of differences that change what is judged, not only what is said of it
 NO_NUMBERS = ("inf", "-inf", "nan")  # that JSON has
-# What a record leads to that is not as ours.
+# What judging a record may raise that `reproduce` has not written so.
 BROKEN = (LookupError, TypeError, AttributeError, ValueError, ArithmeticError, OSError)
 
 EPILOG = f"""\
@@ -230,9 +233,6 @@ def _other_files(folder: Path, files: Mapping[str, str]) -> list[str]:
     return lost + [f"{path} {other}" for path in paths if path.is_file() and file_digest(path) != paths[path]]
 
 
-OTHER = "not the evidence of the record: "  # of differences that change what is judged, not only what is said of it
-
-
 def _evidence(then: list[dict[str, Any]], now: list[dict[str, Any]]) -> Iterator[Check]:
     """What the record says of each run and computation against what is there for this checkout's plans."""
     recorded, found = ({part["folder"]: part for part in parts} for parts in (then, now))
@@ -257,7 +257,7 @@ def _first_difference(then: Any, now: Any, place: str = "") -> str:
     if _equal(then, now):
         return ""
     if isinstance(then, dict) and isinstance(now, dict):
-        key = next(_unequal_keys(then, now))
+        key = next(key for key in {**now, **then} if not (key in then and key in now and _equal(then[key], now[key])))
         place = f"{place}{NAMES.get(key, key)} "
         if key in then and key in now:
             return _first_difference(then[key], now[key], place)
@@ -267,10 +267,6 @@ def _first_difference(then: Any, now: Any, place: str = "") -> str:
         pairs = enumerate(zip(then, now))
         return next(filter(None, (_first_difference(a, b, f"{place}{i} ") for i, (a, b) in pairs)))
     return f"{place}recorded {then!r}, now {now!r}"
-
-
-def _unequal_keys(then: dict[str, Any], now: dict[str, Any]) -> Iterator[str]:
-    return (key for key in {**now, **then} if not (then.keys() & now.keys() & {key} and _equal(then[key], now[key])))
 
 
 def _equal(one: Any, other: Any) -> bool:
