@@ -129,13 +129,13 @@ def evaluating(net: nn.Module) -> Iterator[None]:
 
 
 def _with_value(tensor: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """A tensor, its memory, and a copy. What is written by way of ``data`` is no change to the graph of a pass of training's."""
+    """A tensor, its memory, and a copy of its values. Autograd, which may still need the tensor, counts no change of ``data``."""
     memory = tensor.data
     return tensor, memory, memory.clone()
 
 
 def _made_of(module: nn.Module) -> list[tuple[int, type]]:
-    """Lazy modules and weights get another class, and some nets make a layer in their first pass."""
+    """The module's parts with their classes: lazy ones get another class, and some nets make a layer in their first pass."""
     return [(id(each), type(each)) for each in (module, *module._modules.values(), *module._parameters.values())]
 
 

@@ -175,7 +175,7 @@ class BatchPosition:
 
 
 class UngatheredBatches:
-    """A step's batches before anybody has gathered them: {seed: position} (no mapping, through which Lightning would go)."""
+    """A step's batches before anybody has gathered them: {seed: position}. Lightning would go through a mapping, and gather."""
 
     def __init__(self, positions: Mapping[int, BatchPosition]) -> None:
         self.positions = dict(positions)

@@ -105,7 +105,7 @@ def side_by_side(passes: Sequence[Callable[[], None]], streams: Sequence[torch.c
 
 
 def seed_draws(seed: int, device: torch.device) -> None:
-    """`torch.manual_seed` for the device at hand: that of all kinds formats a stack trace for each absent one, 1 ms a call."""
+    """As `torch.manual_seed`, but of this device alone: torch's takes 1 ms a call for each kind of device that is absent."""
     torch.default_generator.manual_seed(seed)
     if device.type == "cuda":
         torch.cuda.manual_seed(seed)

@@ -14,14 +14,14 @@ from lightning_app.modules.backends import Pass
 
 FAULTS = (IndexError, RuntimeError, ValueError)  # of a pass over such a batch
 SHOWN = 3  # labels that a message names
-ONE_VALUE = "Expected more than 1 value per channel"  # how a normalisation over a batch of one begins
-# In what torch says of samples or labels that a layer or a loss does not take, whose shapes and types tell the rest.
+ONE_VALUE = "Expected more than 1 value per channel"  # torch's message where a normalisation gets a batch of one
+# Words of torch's messages about samples or labels that a layer or a loss does not take; shapes and types say the rest.
 BATCH_FAULTS = re.compile(
     r"to have \d+ channels|shapes cannot be multiplied|input to conv|padded input size|xpected (\dD )?input|input_size|"
     r"running_mean should|same dtype|Input type \((?!torch.cuda)|scalar types|out of range in self|"
     r"target dtype|target tensor|type for target"
 )
-LABEL_FAULTS = ("Target ", "Class values must be")  # how cross_entropy and one_hot begin
+LABEL_FAULTS = ("Target ", "Class values must be")  # in messages of cross_entropy and one_hot
 
 
 @contextmanager

@@ -104,8 +104,11 @@ class StepsInGraphs:
             loader.gathers = False
 
     def takes(self, batch: Any, batch_idx: int) -> bool:
-        """Whether a graph does this step. None does the first of a process or with other weights, in which an optimizer makes
-        its state, nor one that a callback looks into."""
+        """Whether a graph does this step.
+
+        The loop does the first step of a process, and the first after layers were frozen or set free, as the optimizer makes its
+        state in it; and each step that a callback looks into.
+        """
         if self._training.given_up or not hasattr(batch, "positions"):
             return False
         if batch_idx == 0:

@@ -268,12 +268,12 @@ class _Watch(TorchFunctionMode):
         self.layers.pop()
 
     def _came_in(self, given: list[Tensor]) -> tuple[Origin | None, str]:
-        """Where what is not finite among these has that from; if that was not seen, all of them in words."""
+        """Where the NaN or infinities among these came from; if that was not seen, all of them in words."""
         known = next((found for t in given if not _finite(t) and (found := self._known(t))), None)
         return known, "" if known else ", ".join(f"{self._name(t)} {_range(t)}" for t in given)
 
     def _known(self, tensor: Tensor) -> Origin | None:
-        """Where a tensor that is not finite has that from; None where that was not seen."""
+        """Where a tensor's NaN or infinities came from; None where that was not seen."""
         if id(tensor) in self.origins or id(tensor) not in self._sources:
             return self.origins.get(id(tensor))
         part, name = self._sources[id(tensor)]

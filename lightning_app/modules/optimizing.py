@@ -187,7 +187,7 @@ class Averages:
     begun: bool
 
     def __post_init__(self) -> None:
-        """The mean of two infinities is none, and that of two integers may be rounded down: masks, positions are copied."""
+        """Masks and positions are copied, not averaged: inf - inf is no number, and a mean of integers may be rounded down."""
         buffers = [buffer for _, net in self.pairs for buffer in net.buffers()]
         self._copied = {id(each) for each in buffers if not each.is_floating_point() or not each.isfinite().all()}
 
