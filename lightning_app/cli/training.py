@@ -15,7 +15,7 @@ import torch
 import yaml
 from jsonargparse import Namespace
 from pytorch_lightning.callbacks import ProgressBar
-from pytorch_lightning.cli import ArgsType, LightningArgumentParser, LightningCLI
+from pytorch_lightning.cli import LightningArgumentParser, LightningCLI
 from pytorch_lightning.utilities import rank_zero_only
 from pytorch_lightning.utilities.exceptions import MisconfigurationException
 from typing_extensions import override
@@ -163,10 +163,6 @@ class TrainingCLI(LightningCLI):
         for group in (parser.groups or {}).values():
             group.title = (group.title or "").partition(". ")[0]
         return parser
-
-    @override
-    def parse_arguments(self, parser: LightningArgumentParser, args: ArgsType) -> None:
-        self.config = parser.parse_args(cast("list[str] | None", args))  # `run_training` hands over words only
 
     @override
     def add_default_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
@@ -559,8 +555,8 @@ def _quiet() -> None:
         logging.getLogger(name).setLevel(logging.WARNING)
     for pattern in (
         r".*isinstance\(treespec, LeafSpec\).* is deprecated.*",
+        r"LightningCLI's args parameter is intended to run from within Python.*",  # which `run_training` does
         r".*does not have many workers.*",  # batches lie on the device: there are no workers
-        r".*`instantiate_classes` was deprecated.*",
         r".*Checkpoint directory .* exists and is not empty.*",
         r".*The number of training batches .* is smaller than the logging interval.*",
         r".*srun.*",
