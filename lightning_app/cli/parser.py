@@ -76,7 +76,6 @@ OTHERWISE_NAMED = {  # what users of other programs type
     "seed_everything": "model.seeds",
     "lambda": "model.weight_decay",
     "resume": "ckpt_path",
-    "ckpt_path": "ckpt_path",  # as ckpt-path
 }
 HINTS = {  # of options that take a name out of a few, how to have another one; of one that needs another
     "max-seeds": "it goes with --until: see docs/comparing.md.",
