@@ -97,8 +97,6 @@ def _other(home: str, words: list[str]) -> int:
         code = getattr(importlib.import_module(module), function)(words)
         sys.stdout.flush()
         return code
-    except BrokenPipeError as error:
-        return _unwritten(error)
     except (ValueError, OSError) as error:
         if isinstance(error, OSError) and _is_of_output(error):
             return _unwritten(error)
@@ -123,24 +121,20 @@ def _train(argv: list[str]) -> int:
         with answering(words != argv) as answer:
             code = _run(words, answer)
         sys.stdout.flush()
-    except BrokenPipeError as error:
-        if os.environ.get("SKIPSCOPE_TRACEBACK"):
-            raise
-        _fail(
-            f"{error}: nothing reads the output of {argv[0]} any more. Send it to a file or a program that reads to its end."
-        )
-        return _unwritten(error)
-    except OSError as error:
-        if os.environ.get("SKIPSCOPE_TRACEBACK") or not _is_of_output(error):
-            raise
-        return _unwritten(error)
     except SystemExit:  # ours, or Lightning's, whose exit code 0 schedulers would count as finished
         if stopping.received is None:
             raise
         code = LOST
-    except Exception:  # compiled code (matplotlib's, for one) may have replaced the exception of a signal by its own
-        if not stopping.raised or os.environ.get("SKIPSCOPE_TRACEBACK"):
+    except Exception as error:
+        if os.environ.get("SKIPSCOPE_TRACEBACK"):
             raise
+        if isinstance(error, OSError) and _is_of_output(error):
+            if isinstance(error, BrokenPipeError):
+                said = f"{error}: nothing reads the output of {argv[0]} any more."
+                _fail(f"{said} Send it to a file or a program that reads to its end.")
+            return _unwritten(error)
+        if not stopping.raised:
+            raise  # else compiled code (matplotlib's, for one) has replaced the exception of a signal by its own
         code = LOST
     if stopping.received is None or code != LOST:  # another process may be gone by the same signal
         return code
@@ -159,21 +153,19 @@ def _run(argv: list[str], answer: dict[str, Any]) -> int:
 
     try:
         run_training(argv, answer)
-    except (UserError, MisconfigurationException) as error:
+    except Exception as error:
         if os.environ.get("SKIPSCOPE_TRACEBACK"):
             raise
-        if not isinstance(error, MachineError):
+        if isinstance(error, MachineError):
+            return _fail(" ".join([str(error), *(f"Then: {step}." for step in _what_to_do(argv[0]))]), LOST)
+        if isinstance(error, UserError | MisconfigurationException):
             return _fail(str(error))
-        return _fail(" ".join([str(error), *(f"Then: {step}." for step in _what_to_do(argv[0]))]), LOST)
-    except RuntimeError as error:
-        if os.environ.get("SKIPSCOPE_TRACEBACK"):
-            raise
         if type(error).__module__ == INDUCTOR:
             return _fail(not_compiled(str(error)), LOST)
-        if not is_lost_rank(error):
-            raise
-        print(lost_rank(str(error).splitlines()[0].split("] ")[-1].split(". ")[0]), file=sys.stderr)
-        return LOST
+        if isinstance(error, RuntimeError) and is_lost_rank(error):
+            print(lost_rank(str(error).splitlines()[0].split("] ")[-1].split(". ")[0]), file=sys.stderr)
+            return LOST
+        raise
     except (KeyboardInterrupt, SystemExit) as stop:  # Lightning turns the first into the second
         if not isinstance(stop, KeyboardInterrupt) and not isinstance(stop.__context__, KeyboardInterrupt):
             raise
