@@ -153,24 +153,25 @@ def _more(found: Finding) -> int:
 
 def options_of(argv: Sequence[str]) -> tuple[list[str], Question, int]:
     """The words of an ordinary ``fit``, and what is ours."""
-    words, own, given = [], {OPTION: "", MOST: "26"}, set()
+    words: list[str] = []
+    own: dict[str, str] = {}
     rest = iter(argv)
     for word in rest:
         name, equals, value = word.partition("=")
         if name == "--print_config" or (name.startswith("--") and name.endswith(("-help", ".help"))):
             raise UserError(f"{OPTION} trains: leave out {name}, or {OPTION}.")
-        if name not in own:
+        if name not in (OPTION, MOST):
             words.append(word)
-        elif name in given:
+        elif name in own:
             raise UserError(f"{name} is given twice: give it once.")
         elif (own_value := value if equals else next(rest, None)) is None:
             raise UserError(f"{name} expects a value, as in {EXAMPLE} {MOST} 26.")
         else:
             own[name] = own_value
-            given.add(name)
-    if not own[MOST].isdecimal() or int(own[MOST]) < FIRST:
-        raise UserError(f"{MOST} expects a number of seeds, at least {FIRST}, got '{own[MOST]}'.")
-    return words, Question.parse(own[OPTION]), int(own[MOST])
+    most = own.get(MOST, "26")
+    if not most.isdecimal() or int(most) < FIRST:
+        raise UserError(f"{MOST} expects a number of seeds, at least {FIRST}, got '{most}'.")
+    return words, Question.parse(own.get(OPTION, "")), int(most)
 
 
 def _config(words: Sequence[str]) -> Mapping[str, Any]:
