@@ -165,9 +165,8 @@ def across_conventions(pair: Pair, quantities: Sequence[Quantity]) -> list[Acros
         values = {each: table for each in quantity.conventions if (table := values_of(pair.nets, each))}
         tables += [(quantity, values)] * (len(values) > 1)
     sides = [np.array(np.split(typical(table), 2)) for _, each in tables for table in each.values()]  # (2, S) each
-    # All logarithms are resampled together, in a twentieth of the time; differences, of all sizes, one by one.
-    together = iter(_contrasts([np.log(both) for both in sides if (both > 0).all()]))
-    contrasts = iter([next(together) if (both > 0).all() else _contrasts([both])[0] for both in sides])
+    # Of logarithms where all are positive. All are resampled together, in a twentieth of the time.
+    contrasts = iter(_contrasts([np.log(both) if (both > 0).all() else both for both in sides]))
     return [
         AcrossConventions(quantity, pair, [_compared(pair, *item, next(contrasts)) for item in each.items()])
         for quantity, each in tables

@@ -6,7 +6,7 @@ is of the whole net.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 import numpy as np
@@ -14,10 +14,9 @@ import pandas as pd
 
 from lightning_app.report.page_data import PageData, PageNet
 from lightning_app.runs.naming import OF_LAYER
-from lightning_app.runs.reader import Final, HeldOut
+from lightning_app.runs.reader import Final
 from lightning_app.statistics.rank_correlation import adjusted, kendall, largest_by_chance
 
-GAPS = "error", "risk"  # on held-out data less the one on training data
 # What the gap is made of, what training was configured to do, and what it cost; of twins their distance is rounding.
 NOT_MEASURES = re.compile(r"(train|test|val|probe|time|cost|twin)/|lr$")
 WEIGHTS, TRANSFERRED = "weight_mass/", "weight_mass_transferred/"
@@ -31,7 +30,7 @@ class FinalMeasures:
     """Columns of both tables are positions in ``nets``; NaN: not measured at that epoch, or measured to be NaN."""
 
     nets: list[PageNet]  # that have the gap in error
-    gaps: dict[str, np.ndarray]  # as in `GAPS`, (n,)
+    gaps: dict[str, np.ndarray]  # "error" and "risk" on held-out data less the one on training data, (n,)
     values: pd.DataFrame  # a row a measure
     left_out: list[str]  # messages on which nets, and why
 
@@ -45,17 +44,21 @@ def final_measures(page: PageData) -> FinalMeasures:
     """Of each seed once, less twins and nets that diverged or have no gap; measures that differ and that half of them have."""
     unseen = page.held_out
     every = [net for nets in page.groups.values() for net in nets]
-    twins = [net for net in every if net.twin_of]
-    lost = [net for net in every if net not in twins and net.diverged is not None]
-    nets = [net for net in every if net not in twins + lost and _gap(net, unseen.error) is not None]
-    without = [net for net in every if net not in twins + lost + nets]
-    of_kind = {kind: [_gap(net, f"{unseen.key}/{kind}") for net in nets] for kind in GAPS}
-    gaps = {kind: np.array([gap.value if gap else np.nan for gap in each]) for kind, each in of_kind.items()}
-    left_out = _left_out(twins, "twins of other nets, the same functions once more")
-    left_out += _left_out(lost, "diverged") + _left_out(
-        without, f"without {unseen.words} and training error of its last epoch"
-    )
-    return FinalMeasures(nets, gaps, _values(nets, unseen), left_out)
+    twins, others = [net for net in every if net.twin_of], [net for net in every if not net.twin_of]
+    found = {net: _gap(net, unseen.error) for net in others if net.diverged is None}
+    errors = {net: gap for net, gap in found.items() if gap}
+    gaps = {
+        "error": np.array([gap.value for gap in errors.values()]),
+        "risk": np.array([gap.value if (gap := _gap(net, unseen.risk)) else np.nan for net in errors]),
+    }
+    left_out = [
+        *_left_out(twins, "twins of other nets, the same functions once more"),
+        *_left_out([net for net in others if net not in found], "diverged"),
+        *_left_out(
+            [net for net in found if net not in errors], f"without {unseen.words} and training error of its last epoch"
+        ),
+    ]
+    return FinalMeasures([*errors], gaps, _values(errors), left_out)
 
 
 def _gap(net: PageNet, name: str) -> Final | None:
@@ -66,13 +69,12 @@ def _gap(net: PageNet, name: str) -> Final | None:
     return Final(round(test.value - train.value, DIGITS), test.epoch)
 
 
-def _values(nets: Sequence[PageNet], unseen: HeldOut) -> pd.DataFrame:
+def _values(gaps: Mapping[PageNet, Final]) -> pd.DataFrame:
     """What was measured of each net at the epoch of its gap, and medians over layers; those in which nets differ."""
     columns = {}
-    for position, net in enumerate(nets):
-        gap = _gap(net, unseen.error)
+    for position, (net, gap) in enumerate(gaps.items()):
         finals = {name: net.final(name) for name in net.names if not NOT_MEASURES.match(name)}
-        found = {name: last.value for name, last in finals.items() if gap and last and last.epoch == gap.epoch}
+        found = {name: last.value for name, last in finals.items() if last and last.epoch == gap.epoch}
         columns[position] = _with_transferred(found)
     layers = pd.DataFrame(columns)
     names = layers.index.to_series().map(lambda name: OF_LAYER.sub(r"\g<family>/\g<part>*/\g<field>", name))
