@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 import numpy as np
-import pandas as pd
 
 from lightning_app.common.numbers import brief, epoch_text, plural, whole
 from lightning_app.common.text import escaped_latex, printable
 from lightning_app.compare.sides import Sides, fewer_is_better
+from lightning_app.runs import Net
 from lightning_app.statistics.paired import CONFIDENCE, Spread, differences, error_at_risk, spread
 from lightning_app.statistics.sequential import PLANNED, Order, confidence_sequence, order, pairs_needed
 
@@ -83,19 +83,21 @@ def errors_at_equal_risk(sides: Sides, name: str) -> tuple[float, np.ndarray, np
     """
     if (risk := sides.risk) is None or not _has_equal_risk(name):
         return None
-    curves = []
-    for nets in (sides.a, sides.b):
-        both = [_while_measured(net.series(risk), net.series(name)) for net in nets]
-        curves.append([(r.index.to_numpy(), r.to_numpy(), e.reindex(r.index).to_numpy()) for r, e in both])
-    reached = error_at_risk(*curves)
+    reached = error_at_risk(*([_risk_and_error(net, risk, name) for net in nets] for nets in (sides.a, sides.b)))
     if not len(reached.levels):
         return None
     return float(reached.levels[-1]), reached.plain[:, -1], reached.residual[:, -1]
 
 
-def _while_measured(risk: pd.Series, error: pd.Series) -> tuple[pd.Series, pd.Series]:
-    """Risks up to the last epoch at which the error was measured, which may be less often, whether or not it was finite."""
-    return (risk[risk.index <= error.index[-1]] if len(error) else risk), error
+def _risk_and_error(net: Net, risk: str, error: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Epochs up to the last one at which the error was measured, finite or not, the risks there, and the errors.
+
+    Errors may be measured less often than risks; NaN where they were not.
+    """
+    risks, errors = net.series(risk), net.series(error)
+    if len(errors):
+        risks = risks[risks.index <= errors.index[-1]]
+    return risks.index.to_numpy(), risks.to_numpy(), errors.reindex(risks.index).to_numpy()
 
 
 def level_of(names: Collection[str], at_equal_risk: bool = True) -> float:

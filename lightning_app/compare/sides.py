@@ -3,6 +3,7 @@
 import itertools
 import math
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from fnmatch import fnmatchcase
@@ -117,38 +118,37 @@ def matched(nets_a: Sequence[Net], nets_b: Sequence[Net]) -> Sides:
     if both := _keys(nets_a).keys() & _keys(nets_b).keys():
         label = label_of(_keys(nets_a)[min(both)])
         raise UserError(f"{label} is on both sides: name two different arms or runs.")
+    every = (*nets_a, *nets_b)
+    runs = [*{net.run.folder.path: net.run for net in every}.values()]
     options = differing(_options(nets_a[0]), _options(nets_b[0]))
-    anywhere, notes = dict(options), []
-    for side, nets in (("A", nets_a), ("B", nets_b)):
-        kinds = {(net.run.folder, net.arm): net for net in nets}.values()
-        within = {key: two for net in kinds for key, two in differing(_options(nets[0]), _options(net)).items()}
-        if within:
-            notes.append(f"The nets of {side} differ among themselves in {', '.join(within)}.")
-        anywhere |= within
-    runs = {net.run.folder.path: net.run for net in (*nets_a, *nets_b)}
-    for run in runs.values():
+    within = {side: _differing_within(nets) for side, nets in (("A", nets_a), ("B", nets_b))}
+    notes = [
+        f"The nets of {side} differ among themselves in {', '.join(keys)}." for side, keys in within.items() if keys
+    ]
+    for run in runs:
         notes += [f"{run.label}: {changes(found)}." for found in run.changed_options]
         notes += [f"{run.label}: {damaged}" for damaged in run.damage]
-    known = nets_a[0].run.folder == nets_b[0].run.folder or all("data" in net.run.config for net in (*nets_a, *nets_b))
+    anywhere = {**options, **within["A"], **within["B"]}
+    known = len(runs) == 1 or all("data" in run.config for run in runs)
     if known and (other := [key for key in anywhere if WHAT_IS_LEARNT.fullmatch(key)]):
         values = " and ".join(str(value) for value in anywhere[other[0]])
         raise UserError(
             f"A and B were trained on different tasks ({other[0]} is {values}), so that their numbers cannot be compared."
         )
-    last = max(net.epoch for net in (*nets_a, *nets_b))
-    notes += [note for side, nets in (("A", nets_a), ("B", nets_b)) for note in _unfinished(side, nets, last)]
-    seeds = [{net.seed: net for net in side} for side in (nets_a, nets_b)]
-    shared = sorted(seed for seed in seeds[0].keys() & seeds[1].keys() if seed is not None)
-    homes = [{seed: net.run.folder.path for seed, net in side.items()} for side in seeds]
-    one_way = all(homes[0][seed] == homes[1][seed] for seed in shared)  # each pair of one run
-    apart = {} if one_way else _ways_apart(runs.values())
-    known &= one_way or not any(run.damage for run in runs.values())
-    data = [key for key in {**anywhere, **apart} if key.startswith(SEEN) and key not in MEASURING]
+    last = max(net.epoch for net in every)
+    notes += [*_unfinished("A", nets_a, last), *_unfinished("B", nets_b, last)]
+    by_seed = [{net.seed: net for net in nets if net.seed is not None} for nets in (nets_a, nets_b)]
+    shared = sorted(by_seed[0].keys() & by_seed[1].keys())
+    pairs_a, pairs_b = (tuple(side[seed] for seed in shared) for side in by_seed)
+    if all(a.run.folder == b.run.folder for a, b in zip(pairs_a, pairs_b, strict=True)):  # whatever data these runs had
+        known |= bool(shared)
+    else:
+        known &= not any(run.damage for run in runs)
+        anywhere |= _ways_apart(runs)
+    data = [key for key in anywhere if key.startswith(SEEN) and key not in MEASURING]
     if shared and not data and known:
-        left_out = len(nets_a) + len(nets_b) - 2 * len(shared)
-        if left_out:
+        if left_out := len(every) - 2 * len(shared):
             notes.append(f"Without a counterpart of their seed, and left out: {plural(left_out, 'net')}.")
-        pairs_a, pairs_b = (tuple(side[seed] for seed in shared) for side in seeds)
         return Sides(pairs_a, pairs_b, tuple(shared), tuple(notes), options)
     why = f"their data differ ({', '.join(data)})" if data else "they share no seed"
     why = why if known else "not all of their configurations say on which data they were trained"
@@ -157,6 +157,12 @@ def matched(nets_a: Sequence[Net], nets_b: Sequence[Net]) -> Sides:
     if len(nets_a) != len(nets_b):
         notes.append(f"A has {plural(len(nets_a), 'net')} and B {len(nets_b)}: the first {count} of each are compared.")
     return Sides(tuple(nets_a[:count]), tuple(nets_b[:count]), None, tuple(notes), options)
+
+
+def _differing_within(nets: Sequence[Net]) -> dict[str, tuple[Any, Any]]:
+    """Options in which the nets of one side differ from the first of them."""
+    kinds = {(net.run.folder, net.arm): net for net in nets}.values()
+    return {key: two for net in kinds for key, two in differing(_options(nets[0]), _options(net)).items()}
 
 
 def _ways_apart(runs: Iterable[Run]) -> dict[str, tuple[Any, Any]]:
@@ -207,7 +213,7 @@ def _nets(side: str) -> list[Net]:
         )
     if not arm and any(len({net.arm for net in of_run}) > 1 for of_run in nets_of):
         raise UserError(f"{paths} has the arms {', '.join(arms)}: say which, as in {paths}:{arms[0]}.")
-    twice = sorted({net.seed for net in nets if net.seed is not None and [n.seed for n in nets].count(net.seed) > 1})
+    twice = sorted(seed for seed, count in Counter(net.seed for net in nets).items() if seed is not None and count > 1)
     if twice:
         raise UserError(f"{side} has seed {twice[0]} in several runs: name the run of each seed once.")
     return sorted(nets, key=lambda net: -1 if net.seed is None else net.seed)

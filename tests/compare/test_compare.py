@@ -546,6 +546,18 @@ def test_a_side_that_does_not_say_its_data_is_compared_in_order(tmp_path, capsys
     assert "Not paired by seed, because not all of their configurations say on which data" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("silent", [("both", "again", "a", "b"), ("a", "b")])
+def test_runs_that_do_not_say_their_data_are_paired_within_each_run_only(tmp_path, silent):
+    for name, arms, seed in (("both", "ab", 0), ("a", "a", 1), ("b", "b", 1), ("again", "ab", 1)):
+        make(tmp_path / name, {arm: [0.1] for arm in arms}, [seed])
+    for name in silent:
+        (tmp_path / name / "config.yaml").unlink()
+    each = sides_of(f"{tmp_path}/both,{tmp_path}/again:a", f"{tmp_path}/both,{tmp_path}/again:b")
+    assert each.seeds == (0, 1)
+    mixed = sides_of(f"{tmp_path}/both,{tmp_path}/a:a", f"{tmp_path}/both,{tmp_path}/b:b")
+    assert mixed.seeds is None and "not all of their configurations say" in mixed.notes[-1]
+
+
 def test_names_of_other_people_do_not_reach_the_terminal(tmp_path, capsys):
     make(tmp_path / "run", {"good": GOOD, "bad": BAD}, model={"\x1b[2J": "\x1b]0;x\x07"})
     make(tmp_path / "other", {"bad": BAD})
