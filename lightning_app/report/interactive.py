@@ -23,8 +23,8 @@ The template has the toolbar, hidden; of its buttons and lists the name is a par
 
 **For what is built on it.** The script is one closure with these parts:
 
-* ``panels``: Map of a panel's ``div`` to ``{svg, box}``; when it first comes near the window also ``{key, figure, axis, rows, x,
-  y}``. ``x(number)`` and ``y(number)`` are in units of the SVG; ``axis`` is "epoch", "layer", "step", ...
+* ``panels``: Map of a panel's ``div`` to ``{svg, box, title}``; when it first comes near the window also ``{key, figure, axis,
+  rows, x, y}``. ``x(number)`` and ``y(number)`` are in units of the SVG; ``axis`` is "epoch", "layer", "step", ...
 * ``read(figure)``: promise of a figure's CSV as rows of texts, the names of its columns first, read once. ``curves(panel)``:
   promise of ``panel.curves``, ``[{who, line, arm, seed, values: Map(x -> number), cells: Map(x -> [text, low, high])}]``, and
   ``panel.all``, those of all nets; a text has the digits of the CSV.
@@ -102,12 +102,11 @@ def legend_attribute(style: Style) -> Markup:
 
 def arms(groups: Mapping[str, Sequence[PageNet]]) -> list[ArmLine]:
     """The arms of the page, each with its nets; names as the CSV has them."""
-    looks = {group: nets[0].style for group, nets in groups.items()}
-    named = {group: [(csv_name(net.label), net.seed) for net in nets] for group, nets in groups.items()}
-    return [
-        ArmLine(csv_name(group), f"var(--{NAMES[look.colour]})", look.dashes, named[group])
-        for group, look in looks.items()
-    ]
+    found = []
+    for group, nets in groups.items():
+        look, named = nets[0].style, [(csv_name(net.label), net.seed) for net in nets]
+        found.append(ArmLine(csv_name(group), f"var(--{NAMES[look.colour]})", look.dashes, named))
+    return found
 
 
 def arms_attribute(arms: Sequence[ArmLine]) -> Markup:

@@ -8,6 +8,7 @@ const LETTER = 4.7; // width in a readout, at most on average: to measure it wou
 const ROWS = 8; // of a readout, before seeds are shown by their ends
 const WAIT = 300; // milliseconds until a moving cursor is written into the address: browsers limit how often one may
 
+const grouped = (list, key) => [...Map.groupBy(list, key).values()];
 const ascending = values => [...new Set(values)].sort((one, other) => one - other);
 const filled = (element, attributes, children = []) => {
   for (const [name, value] of Object.entries(attributes))
@@ -38,13 +39,13 @@ function scale([kind, low, high, from, to, ...more]) {
 const arms = JSON.parse(find("main")[0].dataset.arms || "[]");
 const nets = new Map(arms.flatMap(arm => arm.nets.map(([who, seed]) => [who, {arm, who, seed: String(seed)}])));
 
-const panels = new Map(find("[data-axes]").map(svg => [svg.parentElement, {svg, box: svg.parentElement}]));
+const panels = new Map(find("[data-axes]").map(svg => [svg.parentElement, {svg, box: svg.parentElement, title: svg.ariaLabel}]));
 
 // With what a panel needs when it is first near the window.
 function prepared(panel) {
   const {svg, box} = panel, {x: axis, of: [x, y]} = JSON.parse(svg.dataset.axes);
   for (const name of ["drawn", "lit", "over"]) svg.append(panel[name] = draw("g", {class: name}));
-  Object.assign(panel, {key: box.id, title: svg.ariaLabel, figure: svg.closest("figure"), axis, x: scale(x), y: scale(y),
+  Object.assign(panel, {key: box.id, figure: svg.closest("figure"), axis, x: scale(x), y: scale(y),
     rows: JSON.parse(svg.dataset.rows)});
   svg.after(tools(panel));
   return panel;
@@ -137,7 +138,7 @@ const look = colour => ({style: `color:${colour}`});
 const mean = values => values.reduce((sum, value) => sum + value, 0) / values.length;
 
 // Curves that are drawn as one: seeds of an arm, each line of theirs for itself.
-const groups = found => [...Map.groupBy(found.filter(curve => !hidden(curve)), ({arm, line, who}) => (arm?.arm ?? who) + "\0" + line).values()];
+const groups = found => grouped(found.filter(curve => !hidden(curve)), ({arm, line, who}) => (arm?.arm ?? who) + "\0" + line);
 
 // [x, mean, smallest, largest, ends of the band] of several series (x -> number), where all are finite; as the page draws seeds.
 const spread = series => ascending(series[0].keys()).filter(x => series.every(each => isFinite(each.get(x)))).map(x => {
@@ -158,9 +159,11 @@ function path(points, x, y, more) {
 
 function bundle(points, x, y, colour, dash = "", opacity = 1) {
   const of = column => points.map(point => [point[0], point[column]]), made = (kind, places, more) => path(places, x, y, {class: kind, ...look(colour), ...more});
-  const bold = made("bold", of(1), {"stroke-dasharray": dash, opacity}), band = points.slice(0, 1).filter(point => isFinite(point[4]));
-  if (points.every(([, , low, high]) => low === high)) return points.length ? [bold] : [];
-  return [...band.map(() => made("band", [...of(4), ...of(5).reverse()])), made("thin", of(2)), made("thin", of(3)), bold];
+  if (!points.length) return [];
+  const bold = made("bold", of(1), {"stroke-dasharray": dash, opacity});
+  if (points.every(([, , low, high]) => low === high)) return [bold];
+  const band = isFinite(points[0][4]) ? [made("band", [...of(4), ...of(5).reverse()])] : [];
+  return [...band, made("thin", of(2)), made("thin", of(3)), bold];
 }
 
 // Arms that lack seeds are drawn anew, of those that are left; the page's own curves of them are hidden by a rule of its style.
@@ -255,8 +258,8 @@ function compare(panel) {
   panel.difference?.remove();
   panel.difference = panel.follow = null;
   if (a === b || panel.rows.who !== "net") return;
-  const lines = Map.groupBy(all.filter(curve => !hidden(curve)), curve => curve.line).values();
-  const both = [...lines].map(its => [a, b].map(name => its.filter(({arm, who}) => arm.arm === name || who === name))).filter(sides => sides.every(each => each[0]));
+  const lines = grouped(all.filter(curve => !hidden(curve)), curve => curve.line);
+  const both = lines.map(its => [a, b].map(name => its.filter(({arm, who}) => arm.arm === name || who === name))).filter(sides => sides.every(each => each[0]));
   if (!both[0]) return;
   const found = both.map(sides => differences(...sides)).filter(each => each[0]), [one, other] = both[0].map(each => each.length);
   const drawn = found.map(spread), ends = [0, ...drawn.flat().flatMap(point => point.slice(2, 4))], count = found[0]?.length;
@@ -343,7 +346,7 @@ function marked() {
 
 let chosen = "";
 hooks.push(() => {
-  const {at, ...rest} = state, {off} = rest, now = JSON.stringify(rest);
+  const {off} = state, now = JSON.stringify({...state, at: null}); // wherever the cursor is
   if (now !== chosen) {
     chosen = now;
     body.className = arms.flatMap((arm, i) => [off.includes(arm.arm) && `off-${i}`, lacking(arm) && `lacks-${i}`].filter(Boolean)).join(" ");
@@ -366,7 +369,7 @@ const seen = new IntersectionObserver(entries => entries.forEach(async ({target,
 
 function open(panel, box) {
   filled(box, {
-    ...panel.svg.dataset.rows.includes('"who"') && reached(`${panel.svg.ariaLabel}. Arrow keys read values.`), // a histogram has no curves
+    ...panel.svg.dataset.rows.includes('"who"') && reached(`${panel.title}. Arrow keys read values.`), // a histogram has no curves
     pointermove: async event => { pointed = await point(panel, event); marked(); },
     pointerleave: () => { pointed = null; marked(); },
     click: async event => {
@@ -430,7 +433,7 @@ function move(panel) {
   const {rows: {measures}, svg, x, y, key, title} = panel, at = [pointed, state.at].find(its => its?.[0] === "epoch")?.[1];
   if (!frames.has(key) && !measures) return;
   const found = shownAt(panel, at ?? Infinity), bars = found[0]?.points[0].length > found[0]?.points[1].length;
-  const lines = [...Map.groupBy(found, ({arm, line}) => arm.arm + "\0" + line).values()].map(its => bars ? [its.find(net => net.seed === bright) || its[0]] : its);
+  const lines = grouped(found, ({arm, line}) => arm.arm + "\0" + line).map(its => bars ? [its.find(net => net.seed === bright) || its[0]] : its);
   const shown = lines.flat(), moved = lines[0] && (at >= 0 || bars && shown.some(({arm, who}) => arm.nets[0][0] !== who));
   const box = [x.from, y.to, x.to - x.from, y.from - y.to];
   panel.frame ??= svg.insertBefore(draw("svg", {x: x.from, y: y.to, width: box[2], height: box[3], viewBox: box}), panel.over);
