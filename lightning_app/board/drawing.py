@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from lightning_app.board.worker import PageRequest, PageUpdate, Stamp, stamp_of
-from lightning_app.report.blocks import Figure, Section
+from lightning_app.report.blocks import Section
 from lightning_app.report.page import AFTER, BEFORE, render, seldom_collected, title_of
 from lightning_app.report.page_data import PageData, page_of
 from lightning_app.report.sections import configs, first, further
@@ -210,11 +210,9 @@ class _Page:
         if section is None:
             self.parts[module] = DrawnSection(asked, given, next(self.steps))
             return
-        figures = [block for block in section.blocks if isinstance(block, Figure)]
-        anchors = [key for each in figures for key in (each.key, *(panel.key for panel in each.panels))]
         html = _split(render([section], "", self.data))[1]
         bare = replace(section, lead="", blocks=(), notices=())
-        self.parts[module] = DrawnSection(asked, given, next(self.steps), bare, html, anchors)
+        self.parts[module] = DrawnSection(asked, given, next(self.steps), bare, html, section.anchors)
 
 
 def _split(page: str) -> tuple[str, str, str]:

@@ -220,6 +220,12 @@ class Section:
     folded: bool = False  # is it closed at first?
     thumbnail: str = ""  # key of a panel to show small beside it
 
+    @property
+    def anchors(self) -> list[str]:
+        """Keys of its figures and of their panels: what a link on the page can lead to."""
+        figures = [block for block in self.blocks if isinstance(block, Figure)]
+        return [key for figure in figures for key in (figure.key, *(panel.key for panel in figure.panels))]
+
     def name_of(self, table: Table) -> str:
         """Of its tables none has a key of its own: "weights-table-2"."""
         tables = (block for block in self.blocks if block.kind == "table")

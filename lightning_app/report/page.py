@@ -18,7 +18,7 @@ from lightning_app.common.scripts import policy
 from lightning_app.common.text import visible
 from lightning_app.plots.style import COLOURS
 from lightning_app.report import interactive
-from lightning_app.report.blocks import Figure, Section
+from lightning_app.report.blocks import Section
 from lightning_app.report.exports import write_exports
 from lightning_app.report.page_data import PageData, gather
 from lightning_app.report.sections import (
@@ -96,6 +96,17 @@ def write_report(
             else "none"
         )
         raise UserError(f"expected at least one run to report on, got {got}.")
+    target = _target(runs, out)
+    page = gather(runs, layer, verdicts)
+    sections = sections_of(page)
+    write_atomically(with_folder(target), render(sections, title_of(runs), page).encode())
+    if export:
+        write_exports(sections, export_folder(target), export)
+    return target
+
+
+def _target(runs: Sequence[RunFolder], out: Path | None) -> Path:
+    """Where the page will be, as `write_report` says; raises what it says of that."""
     target = out or (runs[0].path if len(runs) == 1 else parent_of([run.path for run in runs]))
     if target.suffix.lower() not in PAGES or target.is_dir():
         if os.path.lexists(target) and not target.is_dir():
@@ -111,20 +122,14 @@ def write_report(
     home = next(folder for folder in target.parents if folder.exists())  # where its folder is, or will be made
     if not home.is_dir() or not os.access(home, os.W_OK):  # known before minutes of work
         raise MachineError(f"{target} cannot be written: correct the permissions, or name another place with --out.")
-    page = gather(runs, layer, verdicts)
-    sections = sections_of(page)
-    write_atomically(with_folder(target), render(sections, title_of(runs), page).encode())
-    if export:
-        write_exports(sections, export_folder(target), export)
     return target
 
 
 def title_of(runs: Sequence[RunFolder]) -> str:
     """The names of the first four; runs whose names differ in their seeds only have one."""
     labels = [run.label for run in runs]
-    names = (
-        [*dict.fromkeys(map(without_seed, labels))] if len(labels) > 1 and all(map(without_seed, labels)) else labels
-    )
+    arms = [*dict.fromkeys(map(without_seed, labels))]
+    names = arms if len(labels) > 1 and all(arms) else labels
     return ", ".join(names[:4]) + (", …" if len(names) > 4 else "")
 
 
@@ -138,9 +143,7 @@ def sections_of(page: PageData) -> list[Section]:
     before, after = ([module.section(page) for module in modules] for modules in (BEFORE, AFTER))
     shown = {family for section in (*before, *after) if section for family in section.families}
     sections = [section for section in (*before, further.section(page, shown), *after) if section]
-    figures = [block for section in sections for block in section.blocks if isinstance(block, Figure)]
-    anchors = {key for figure in figures for key in (figure.key, *(panel.key for panel in figure.panels))}
-    return [first.section(page, anchors), *sections]
+    return [first.section(page, {anchor for section in sections for anchor in section.anchors}), *sections]
 
 
 def render(sections: Sequence[Section], title: str, page: PageData | None = None) -> str:
