@@ -251,19 +251,21 @@ def _density_caption(views: Sequence[figures.View], prefix: str) -> str:
 
 def _by_layer(page: PageData, prefix: str, key: str, name: str) -> list[Figure]:
     """Profiles over layers at the last epoch; nothing without any."""
-    lines = {what: _profiles(page, prefix, what) for _, _, drawn in PANELS.values() for what in drawn}
     leading = _leading(page, prefix)
+    lines = {"leading": _leading_at_end(page, prefix)}
+    lines |= {what: _blocks_at_end(page, prefix, what) for what in ("top1", "bottom1", "trace")}
     panels = []
-    for what, (title, y, drawn) in PANELS.items():
+    for which, (title, y, drawn) in PANELS.items():
         if lines[drawn[0]]:
-            measures = () if what == "leading" else [f"{prefix}/*/{each}" for each in drawn]
+            of_blocks = which != "leading"
+            measures = [f"{prefix}/*/{what}" for what in drawn] if of_blocks else ()
             several = "quantity" if len(drawn) > 1 else ""
             its = Rows({"quantity": drawn}, x="layer", line=several, measures=measures)
-            ever = [frame.y for frame in leading] if what == "leading" else _ever(page, prefix, drawn)
+            ever = _ever(page, prefix, drawn) if of_blocks else [frame.y for frame in leading]
             draw = partial(
-                _draw_layers, page=page, lines=[lines[each] for each in drawn], ever=ever, to_zero=not measures
+                _draw_layers, page=page, lines=[lines[what] for what in drawn], ever=ever, to_zero=not of_blocks
             )
-            panels.append(panel(f"{key}-layers-{what}", name + title, draw, x="layer", y=y, rows=its, whole_x=True))
+            panels.append(panel(f"{key}-layers-{which}", name + title, draw, x="layer", y=y, rows=its, whole_x=True))
     rows = [
         (net.label, what, layer, last_epoch(net, prefix), x)
         for what, by_net in lines.items()
@@ -276,14 +278,36 @@ def _by_layer(page: PageData, prefix: str, key: str, name: str) -> list[Figure]:
     return [Figure(f"{key}-layers", caption, panels, figures.group_legend(page), data, frames=frames)] if panels else []
 
 
+def _leading_at_end(page: PageData, prefix: str) -> dict[PageNet, pd.Series]:
+    """The leading eigenvector's square by layer, at the last epoch with a spectrum."""
+    found = {}
+    for net in page.nets:
+        epoch = last_epoch(net, prefix)
+        arrays = {} if epoch is None else net.arrays(prefix, epoch)
+        if len(values := arrays.get(f"{prefix}/leading", np.empty(0))):
+            found[net] = pd.Series(values, range(1, 1 + len(values)), dtype=float)
+    return found
+
+
+def _blocks_at_end(page: PageData, prefix: str, what: str) -> dict[PageNet, pd.Series]:
+    """A number of each layer's diagonal block of H, at the last epoch with a spectrum."""
+    found = {}
+    for net in page.nets:
+        if layers := _layers(net, prefix):
+            values = [net.at(f"{prefix}/{layer}/{what}", last_epoch(net, prefix)) for layer in layers]
+            found[net] = pd.Series(values, positions(layers), dtype=float)
+    return found
+
+
+def _layers(net: PageNet, prefix: str) -> list[str]:
+    """The layers of which the diagonal block of H has a spectrum."""
+    return [part for part in parts([net], prefix) if part not in NO_LAYERS]
+
+
 def _ever(page: PageData, prefix: str, drawn: Sequence[str]) -> list[pd.Series]:
     """What was logged of each layer's block, at any epoch."""
     return [
-        net.series(f"{prefix}/{layer}/{what}")
-        for net in page.nets
-        for layer in parts([net], prefix)
-        if layer not in NO_LAYERS
-        for what in drawn
+        net.series(f"{prefix}/{layer}/{what}") for net in page.nets for layer in _layers(net, prefix) for what in drawn
     ]
 
 
@@ -298,23 +322,6 @@ def _leading(page: PageData, prefix: str) -> list[figures.Frame]:
 def _arrays(prefix: str) -> list[str]:
     """All that is shown at every epoch."""
     return [f"{prefix}/leading", *(f"{prefix}/density/{part}" for part in DENSITY_ARRAYS)]
-
-
-def _profiles(page: PageData, prefix: str, what: str) -> dict[PageNet, pd.Series]:
-    """By layer: the array of the leading eigenvector, which has all of them, or what was logged of each layer's block."""
-    found = {}
-    for net in page.nets:
-        epoch = last_epoch(net, prefix)
-        layers = [part for part in parts([net], prefix) if part not in NO_LAYERS]
-        values: Sequence[float | None] | np.ndarray
-        if what == "leading":
-            values = () if epoch is None else net.arrays(prefix, epoch).get(f"{prefix}/{what}", ())
-        else:
-            values = [net.at(f"{prefix}/{layer}/{what}", epoch) for layer in layers]
-        if len(values):
-            places = range(1, 1 + len(values)) if what == "leading" else positions(layers)
-            found[net] = pd.Series(values, places, dtype=float)
-    return found
 
 
 def _draw_layers(
