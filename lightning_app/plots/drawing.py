@@ -114,25 +114,32 @@ def rescale(axis: Axis, log: bool) -> None:
     Ticks have their own powers of ten: one for the axis would lie on the title.
     """
     low, high = axis.get_data_interval()
-    if not (np.isfinite(high) and high > 0):
-        log = False
-    if not log:
-        if isinstance(locator := axis.get_major_locator(), ticker.AutoLocator):
-            locator.set_params(nbins=TICKS)
-        if isinstance(formatter := axis.get_major_formatter(), ticker.ScalarFormatter):
-            formatter.set_useOffset(False)
-            formatter.set_scientific(False)
-            largest = max(abs(low), abs(high))
-            if 0 < largest < np.inf and not 1e-3 <= largest < 1e6:
-                axis.set_major_formatter(_digits(low, high, 4))
+    if not (log and np.isfinite(high) and high > 0):
+        _set_linear_ticks(axis, low, high)
         return
-    set_scale = axis.axes.set_xscale if isinstance(axis, XAxis) else axis.axes.set_yscale
-    set_scale("log", nonpositive="mask")
+    _set_scale(axis, "log", nonpositive="mask")
     low, high = axis.get_view_interval()
     low = max(low, np.nextafter(0, 1))
     decades = np.log10(high / low)
     powers = ticker.LogLocator(subs=(1, 2, 5) if decades < 2 else (1,))
     _set_ticks(axis, ticker.MaxNLocator(5, steps=[1, 2, 5, 10]) if decades < 0.5 else powers, _digits(low, high, 6))
+
+
+def _set_linear_ticks(axis: Axis, low: float, high: float) -> None:
+    """Few of them, without an offset; names that were put there stay."""
+    if isinstance(locator := axis.get_major_locator(), ticker.AutoLocator):
+        locator.set_params(nbins=TICKS)
+    if isinstance(formatter := axis.get_major_formatter(), ticker.ScalarFormatter):
+        formatter.set_useOffset(False)
+        formatter.set_scientific(False)
+        largest = max(abs(low), abs(high))
+        if 0 < largest < np.inf and not 1e-3 <= largest < 1e6:
+            axis.set_major_formatter(_digits(low, high, 4))
+
+
+def _set_scale(axis: Axis, name: str, **options: Any) -> None:
+    set_scale = axis.axes.set_xscale if isinstance(axis, XAxis) else axis.axes.set_yscale
+    set_scale(name, **options)
 
 
 def _digits(low: float, high: float, least: int) -> ticker.Formatter:
@@ -176,8 +183,7 @@ def symmetric_log(axis: Axis, values: Iterable[float], decades: int = 6) -> None
         return
     last = round(float(np.log10(sizes.max())))
     first = max(int(np.floor(np.log10(sizes.min()))), last - decades)
-    set_scale = axis.axes.set_xscale if isinstance(axis, XAxis) else axis.axes.set_yscale
-    set_scale("symlog", linthresh=10.0**first, linscale=0.5)
+    _set_scale(axis, "symlog", linthresh=10.0**first, linscale=0.5)
     axis.axes.autoscale_view()
     gap = max(1, -(-(last - first) // 3))  # decades between ticks
     low, high = axis.get_view_interval()
