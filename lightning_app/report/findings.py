@@ -34,7 +34,7 @@ def findings(run: RunFolder) -> list[str]:
 
 def _unseen(pair: Pair, data: HeldOut) -> str:
     residual, plain, more = _finite(*_both(pair, data.error))
-    if not residual or not plain:
+    if not residual:
         return ""
     epochs = _epochs(residual + plain)
     count, depth = len(residual), pair.residual[0].depth
@@ -50,7 +50,7 @@ def _unseen(pair: Pair, data: HeldOut) -> str:
 
 def _train(pair: Pair) -> str:
     residual, plain, more = _finite(*_both(pair, "train/error"))
-    if not residual or not plain:
+    if not residual:
         return ""
     return (
         f"On the training samples the error is {_range(residual)} with skips and {_range(plain)} without"
@@ -63,7 +63,7 @@ def _cushions(pair: Pair) -> str:
         return ""
     residual, plain = _both(pair, f"cushion/{layer}/median")
     same, _ = _both(pair, f"cushion/{layer}/median_transferred")
-    if not residual or not plain or not same or not all(math.isfinite(one.value) for one in residual + plain + same):
+    if not residual or not same or not all(math.isfinite(one.value) for one in residual + plain + same):
         return ""
     counted = f" as the paper counts it, {_range(same)} with the identity counted as weights,"
     if [one.value for one in same] == [one.value for one in residual]:  # the layer itself has no skip
@@ -87,7 +87,7 @@ def _earlier(pair: Pair, finals: Sequence[Final]) -> str:
 
 
 def _both(pair: Pair, name: str) -> tuple[list[Final], list[Final]]:
-    """The last values of the residual and the plain nets, seed by seed; of a number that a net lacks, none."""
+    """The last values of the residual and of the plain nets, seed by seed; both empty if one net lacks the number."""
     sides = ([net.final(name) for net in nets] for nets in (pair.residual, pair.plain))
     residual, plain = ([last for last in side if last is not None] for side in sides)
     return (residual, plain) if len(residual) == len(plain) == len(pair.plain) else ([], [])

@@ -284,12 +284,10 @@ TEST, VALIDATION = HeldOut("test", "test"), HeldOut("val", "validation")
 
 
 def held_out(measured: Collection[str]) -> HeldOut:
-    """The test data, or validation data where none of these numbers is of other; errors count before risks."""
-    splits = TEST, VALIDATION
-    found = [split for split in splits if split.error in measured] + [
-        split for split in splits if split.risk in measured
-    ]
-    return (found or [TEST])[0]
+    """The data of which an error was measured, else a risk, the test data first; the test data also where nothing was."""
+    splits = (TEST, VALIDATION)
+    by_name = {split.error: split for split in splits} | {split.risk: split for split in splits}
+    return next((split for name, split in by_name.items() if name in measured), TEST)
 
 
 def read_runs(folders: Sequence[RunFolder]) -> list[Run]:

@@ -1,5 +1,6 @@
 """Each quantity under all its conventions, side by side, and whether the choice of one decides the conclusion."""
 
+import math
 import textwrap
 from collections.abc import Iterable, Sequence
 
@@ -132,10 +133,11 @@ def _figure(entries: Sequence[conventions.AcrossConventions]) -> list[Figure]:
     asked = [*dict.fromkeys(entry.quantity for entry in shown)]
     found = [*dict.fromkeys(entry.pair for entry in shown)]
     looks = dict(zip(found, styles(["other"] * len(found)), strict=True))
-    panels: list[Panel] = []
-    for part in np.array_split(np.arange(len(asked)), -(-len(asked) // LINES) or 1):
-        of_part = [entry for entry in shown if asked.index(entry.quantity) in part]
-        panels.append(_panel(len(panels), of_part, looks))
+    parts = np.array_split(np.arange(len(asked)), math.ceil(len(asked) / LINES))  # of about the same length
+    panels = [
+        _panel(number, [entry for entry in shown if asked.index(entry.quantity) in part], looks)
+        for number, part in enumerate(parts)
+    ]
     marks = legend((f"{pair.residual[0].group} over {pair.plain[0].group}", look) for pair, look in looks.items())
     return [Figure("conventions-ratios", RATIOS, panels, marks, _csv(entries), columns=2)]
 

@@ -107,7 +107,7 @@ def _samples(saved: Mapping[PageNet, Mapping[float, Mapping[str, np.ndarray]]], 
             epoch: np.asarray(arrays[key], dtype=float).ravel() for epoch, arrays in epochs.items() if key in arrays
         }
         each = {epoch: values for epoch, values in each.items() if np.isfinite(values).any()}
-        if net.run.array_epochs(FAMILY)[-1:] == [*each][-1:] != []:
+        if each and [*each][-1] == net.run.array_epochs(FAMILY)[-1]:
             found[net] = each
     return found
 

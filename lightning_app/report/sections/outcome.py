@@ -22,17 +22,16 @@ def outcome(page: PageData) -> str:
 def _progress(page: PageData) -> str:
     runs = plural(len(page.runs), "run")
     epochs = sorted({net.epoch for net in page.nets}) or [0]
-    span = plural(epochs[-1], "epoch") if len(epochs) == 1 else f"{epochs[0]} to {epochs[-1]} epochs"
+    length = plural(epochs[-1], "epoch") if len(epochs) == 1 else f"{epochs[0]} to {epochs[-1]} epochs"
     steps = sorted({int(run.log["step"].max()) for run in page.runs if len(run.log)})
     if epochs == [0] and any(steps):  # of loops of one's own, whose epochs may not be known
-        span = plural(steps[-1], "step") if len(steps) == 1 else f"{steps[0]} to {steps[-1]} steps"
+        length = plural(steps[-1], "step") if len(steps) == 1 else f"{steps[0]} to {steps[-1]} steps"
     ended = {run: run.diverged for run in page.runs}
     stopped = [f"{run.label} ('{end[0]}' diverged in epoch {end[1]})" for run, end in ended.items() if end]
     open_ = [_planned(run) for run, end in ended.items() if run.finished is None and not end]
-    states = [f"stopped: {_first(stopped)}"] * bool(stopped) + [f"not marked as finished: {_first(open_)}"] * bool(
-        open_
-    )
-    return f"{_nets(page)} in {runs}, {span}; {'; '.join(states) or 'finished'}."
+    states = [f"stopped: {_first(stopped)}"] * bool(stopped)
+    states += [f"not marked as finished: {_first(open_)}"] * bool(open_)
+    return f"{_nets(page)} in {runs}, {length}; {'; '.join(states) or 'finished'}."
 
 
 def _nets(page: PageData) -> str:
