@@ -99,14 +99,15 @@ def figure_of_curves(
 ) -> list[Figure]:
     """A panel for each curve that was measured, and the data behind them: of every net, with ``spreads`` also over seeds."""
     measured = [each for each in curves if page.having(each.name).nets]
-    panels = [_curve_panel(page, curve) for curve in measured]
+    panels = [panel_of(page, curve) for curve in measured]
     names = [each.name for each in measured]
     data = csv_text(("net", "name", "epoch", "value"), page.rows(names))
     more = seeds_csv(page.spreads(names)) if spreads else {}
     return [Figure(key, caption, panels, group_legend(page), data, columns=columns, more=more)] if panels else []
 
 
-def _curve_panel(page: PageData, curve: Curve) -> Panel:
+def panel_of(page: PageData, curve: Curve) -> Panel:
+    """One panel of a figure whose data have a column of names."""
     key, name, title, y, log_y, adjust = curve
     line, rows = partial(PageNet.series, name=name), Rows({"name": [name]})
     return curve_panel(page, key, title, line, y=y, after=adjust, rows=rows, log_y=log_y)

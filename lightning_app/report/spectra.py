@@ -196,4 +196,5 @@ def _note(net: PageNet, prefix: str, key: str, epoch: float | None, number: floa
         count, size = net.final("weight_mass/id_count"), net.at(f"{prefix}/dimension", epoch)
         return f"evenly {count.value / size:.2g}" if count and size else ""
     error = net.at(f"{prefix}/{ERRORS.get(key, f'{key}_residual')}", epoch)
-    return ", ".join([*([f"± {float(f'{error:.2g}'):g}"] if error else []), *([NOT_CONVERGED] if bad else [])])
+    notes = [f"± {float(f'{error:.2g}'):g}"] if error else []
+    return ", ".join(notes + [NOT_CONVERGED] * bad)

@@ -123,8 +123,9 @@ def _over_epochs(page: PageData, prefix: str, key: str, name: str) -> Figure:
         drawn("index", "Share of negative λ: interval", "share of eigenvalues", _draw_index, *INDEX),
         drawn("condition", "|λ|max / |λ|10 %: interval", "condition number", _draw_condition, *CONDITION, log_y=True),
     ]
-    if page.having(f"{prefix}/{LEADING}").nets:
-        panels.append(drawn("id", "Leading eigenvector on ID entries", "share of its square", _draw_leading, LEADING))
+    if page.having(leading := f"{prefix}/{LEADING}").nets:
+        words = name + "Leading eigenvector on ID entries", "share of its square"
+        panels.append(figures.panel_of(page, figures.Curve(f"{key}-id", leading, *words, adjust=drawing.from_zero)))
     names = [f"{prefix}/{each}" for each in (*CURVES, LEADING, *ENDS.values(), *TRACE.values())]
     data = csv_text(("net", "name", "epoch", "value"), page.rows(names))
     more = seeds_csv(page.spreads(f"{prefix}/{each}" for each in NUMBERS))
@@ -148,11 +149,6 @@ def _caption(page: PageData, prefix: str) -> list[str]:
             endless.append(f"{group} ({count} of {len(highs)} spectra)")
     parts += [UNRESOLVED.format(", ".join(shares))] * bool(shares)
     return parts + [ENDLESS.format(", ".join(endless))] * bool(endless)
-
-
-def _draw_leading(axes: Axes, page: PageData, prefix: str) -> None:
-    figures.over_groups(axes, page, partial(PageNet.series, name=f"{prefix}/{LEADING}"))
-    drawing.from_zero(axes)
 
 
 def _draw_errors(axes: Axes, page: PageData, prefix: str, errors: Mapping[str, str]) -> None:
@@ -320,7 +316,7 @@ def _leading(page: PageData, prefix: str) -> list[figures.Frame]:
 
 
 def _arrays(prefix: str) -> list[str]:
-    """All that is shown at every epoch."""
+    """Keys of the arrays that are shown at every epoch."""
     return [f"{prefix}/leading", *(f"{prefix}/density/{part}" for part in DENSITY_ARRAYS)]
 
 
