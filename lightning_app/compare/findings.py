@@ -1,7 +1,6 @@
 """What a comparison finds: a verdict for each number, at the end and at equal training risk, as data and as sentences."""
 
 import math
-import operator
 import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
@@ -146,12 +145,10 @@ def judged(
     needed = None
     if plan and verdict is Verdict.UNRESOLVED and its.count > 1:
         needed = pairs_needed(its.mean, its.sd, margin, seen=difference, alpha=alpha)
-    failed = [int(np.isinf(side).sum()) * failing for side in (a, b)]
-    left_out = a.size - difference.size
+    failed_a, failed_b = (int(np.isinf(side).sum()) * failing for side in (a, b))
     values = tuple(a.tolist()), tuple(b.tolist())
-    return Finding(
-        name, at, *values, its.mean, low, high, verdict, difference.size, left_out, (failed[0], failed[1]), needed, None
-    )
+    left_out, failed = a.size - difference.size, (failed_a, failed_b)
+    return Finding(name, at, *values, its.mean, low, high, verdict, difference.size, left_out, failed, needed, None)
 
 
 def _counted(a: np.ndarray, b: np.ndarray, failing: bool) -> np.ndarray:
@@ -169,10 +166,10 @@ def _counted(a: np.ndarray, b: np.ndarray, failing: bool) -> np.ndarray:
 
 
 def _order(name: str, difference: np.ndarray, margin: float | None, alpha: float) -> Verdict:
-    good = fewer_is_better(name)
+    judge = fewer_is_better(name)  # others are neither good nor bad
     return {
-        Order.ABOVE: Verdict.WORSE if good else Verdict.LARGER,
-        Order.BELOW: Verdict.BETTER if good else Verdict.SMALLER,
+        Order.ABOVE: Verdict.WORSE if judge else Verdict.LARGER,
+        Order.BELOW: Verdict.BETTER if judge else Verdict.SMALLER,
         Order.EQUIVALENT: Verdict.EQUIVALENT,
         Order.UNRESOLVED: Verdict.UNRESOLVED,
     }[order(difference, margin, alpha)]
@@ -191,15 +188,16 @@ def text(finding: Finding, margin: float | None = None) -> str:
     """One line: what, where, both means, the difference with its interval, the verdict, and what would settle it."""
     a, b = _spreads(finding)
     means = f"A {brief(a.mean, sd=a.sd)}, B {brief(b.mean, sd=b.sd)}"
-    lost = ["diverged, which counts as worst: {} of A, {} of B; not in the means".format(*finding.diverged)]
-    lost = lost * any(finding.diverged) + left_out(finding)
+    lost = left_out(finding)
+    if any(finding.diverged):
+        lost.insert(0, "diverged, which counts as worst: {} of A, {} of B; not in the means".format(*finding.diverged))
     pairs = plural(finding.pairs, "pair") + f" ({'; '.join(lost)})" * bool(lost)
     return f"{printable(finding.name)} at {finding.at}: {means}; A - B {_interval(finding)}, {pairs}: {_said(finding, margin)}"
 
 
 def left_out(finding: Finding) -> list[str]:
     """How many pairs are left out, and why."""
-    both = sum(map(operator.and_, *(map(math.isinf, side) for side in (finding.a, finding.b)))) * any(finding.diverged)
+    both = sum(math.isinf(a) and math.isinf(b) for a, b in zip(finding.a, finding.b)) if any(finding.diverged) else 0
     reasons = [f"{plural(both, 'pair')} left out: both nets diverged"] * (both > 0)
     unknown = finding.left_out - both
     return reasons + [f"{unknown} more left out: {UNKNOWN}"] * (unknown > 0)
