@@ -46,8 +46,10 @@ def mean_cell(values: Sequence[float | None], note: str = "") -> Cell:
     ('inf', 'nan')
     """
     known = [value for value in values if value is not None]
-    if len(known) < len(values) or len(known) < 2:
-        return cell(known[0] if len(known) == len(values) else None, note)
+    if len(known) < len(values):
+        return cell(None)
+    if len(known) == 1:
+        return cell(known[0], note)
     mean, sd = float(np.mean(known)), math.nan
     if np.isfinite(known).all():  # of equal values exactly 0: rounding of their mean would leave 1e-16 of them
         sd = float(np.std(known, ddof=1)) if len(set(known)) > 1 else 0.0

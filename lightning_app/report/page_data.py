@@ -99,18 +99,17 @@ class PageData:
     def saved(self, family: str, keys: Collection[str], ends: bool = True) -> dict[PageNet, dict[float, Arrays]]:
         """Arrays of a family by net and epoch, those there are: of the moving nets, and with ``ends`` of others at the first
         and the last epoch. A file is read once for all its nets."""
-        moving = self.moving()
-        found: dict[PageNet, dict[float, Arrays]]
-        found = {net: {} for nets in self.groups.values() for net in nets if ends or net in moving}
+        moving, shown = self.moving(), [net for nets in self.groups.values() for net in nets]
+        found: dict[PageNet, dict[float, Arrays]] = {net: {} for net in shown if ends or net in moving}
         for run in self.runs:
             epochs = run.array_epochs(family)
             for epoch in epochs:
                 at_end = epoch in (epochs[0], epochs[-1])
-                names = {net: {f"{net.name}/{key}": key for key in keys} for net in found if net.run is run}
-                names = {net: own for net, own in names.items() if at_end or net in moving}
-                arrays = run.arrays(family, epoch, frozenset().union(*names.values())) if names else {}
-                for net, own in names.items():
-                    if mine := {key: arrays[name] for name, key in own.items() if name in arrays}:
+                nets = [net for net in found if net.run is run and (at_end or net in moving)]
+                names = frozenset(f"{net.name}/{key}" for net in nets for key in keys)
+                arrays = run.arrays(family, epoch, names) if nets else {}
+                for net in nets:
+                    if mine := {key: arrays[name] for key in keys if (name := f"{net.name}/{key}") in arrays}:
                         found[net][epoch] = mine
         return found
 
@@ -141,6 +140,7 @@ def _spreads(lines: Sequence[pd.Series]) -> Iterable[tuple[float, float, float, 
 
 
 def _each_seed_once(nets: Sequence[PageNet]) -> list[PageNet]:
+    """Of nets of one seed the one that trained longest; a net whose seed is unknown counts as a seed of its own."""
     best: dict[object, PageNet] = {}
     for net in nets:
         key = net.label if net.seed is None else net.seed

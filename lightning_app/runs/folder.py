@@ -197,7 +197,7 @@ class RunFolder:
         """
         file = self.path / ID
         if not file.exists():
-            write_atomically(with_folder(self.path / ID), f"{uuid.uuid4().hex[:12]}\n".encode())
+            write_atomically(with_folder(file), f"{uuid.uuid4().hex[:12]}\n".encode())
         found = read_text(file).strip()
         if not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", found):
             said = f"an id of letters, digits, - and _, got {found[:40]!r}"
@@ -302,11 +302,10 @@ class RunFolder:
         """
         import pandas as pd
 
-        log, packed = self.path / LOG, self.path / LOG_PACKED
         if not self.has_log:
             raise UserError(f"expected a run folder with a {LOG}, found none in {self.path}.")
-        text = read_bytes(log) if log.exists() else read_xz(packed)
-        log = log if log.exists() else packed
+        log, packed = self.path / LOG, self.path / LOG_PACKED
+        log, text = (log, read_bytes(log)) if log.exists() else (packed, read_xz(packed))
         text = text[: text.rfind(b"\n") + 1]  # a killed process may leave half a line: its number would be wrong
         if not text.startswith(",".join(COLUMNS).encode() + b"\n"):
             raise UserError(
