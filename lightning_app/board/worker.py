@@ -122,7 +122,7 @@ def _work(connection: Connection, step: int) -> None:
 
 
 def _give_way() -> None:
-    """To what trains in another terminal too: Linux shares processor time among sessions first, then within each."""
+    """Let training go first, in other terminals too: Linux shares processor time among sessions, then within each."""
     if hasattr(os, "nice"):
         os.nice(NICE)
     if (session := Path("/proc/self/autogroup")).exists():

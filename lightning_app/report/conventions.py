@@ -185,7 +185,10 @@ def _contrasts(sides: Sequence[np.ndarray]) -> list[tuple[float, float, float]]:
 def _compared(
     pair: Pair, convention: Convention, table: Mapping[str, np.ndarray], contrast: tuple[float, float, float]
 ) -> UnderConvention:
-    """Of `values_of` all nets of a pair, plain nets first, and their contrast: of logarithms where all are positive."""
+    """One pair under one convention, from `values_of` its nets, plain ones first, and their contrast.
+
+    The contrast is of logarithms where all values are positive.
+    """
     plain, residual = np.split(typical(table), 2)
     positive = bool((plain > 0).all() and (residual > 0).all())
     with np.errstate(over="ignore"):  # infinite where no float is so large

@@ -41,7 +41,10 @@ class FinalMeasures:
 
 
 def final_measures(page: PageData) -> FinalMeasures:
-    """Of each seed once, less twins and nets that diverged or have no gap; measures that differ and that half of them have."""
+    """The nets that have a gap, each seed once, and the measures that half of them have and in which they differ.
+
+    Twins, and nets that diverged, are left out.
+    """
     unseen = page.held_out
     every = [net for nets in page.groups.values() for net in nets]
     twins, others = [net for net in every if net.twin_of], [net for net in every if not net.twin_of]
@@ -70,7 +73,7 @@ def _gap(net: PageNet, name: str) -> Final | None:
 
 
 def _values(gaps: Mapping[PageNet, Final]) -> pd.DataFrame:
-    """What was measured of each net at the epoch of its gap, and medians over layers; those in which nets differ."""
+    """Measures of each net at the epoch of its gap, and medians over layers: what half of the nets have, if they differ in it."""
     columns = {}
     for position, (net, gap) in enumerate(gaps.items()):
         finals = {name: net.final(name) for name in net.names if not NOT_MEASURES.match(name)}

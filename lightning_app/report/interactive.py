@@ -79,7 +79,7 @@ def axes_attribute(axes: Axes, x: str, size: tuple[float, float]) -> str:
 
 
 def _axis(axis: Axis, pixels: Sequence[float]) -> list[str | float]:
-    """Seven digits: a ten-thousandth of a pixel."""
+    """Scale, limits and pixels of one axis, with seven digits: a ten-thousandth of a pixel."""
     transform = axis.get_transform()
     more: list[float] = []
     if isinstance(transform, SymmetricalLogTransform):
@@ -88,7 +88,7 @@ def _axis(axis: Axis, pixels: Sequence[float]) -> list[str | float]:
 
 
 def rows_attribute(rows: Rows) -> str:
-    """Names as the CSV has them."""
+    """Which rows of its figure's data a panel draws; names as the CSV has them."""
     where = {column: [*map(csv_name, values)] for column, values in rows.where.items()}
     places = {csv_name(name): place for name, place in rows.places.items()}
     named = asdict(rows) | {"where": where, "places": places, "measures": [*map(csv_name, rows.measures)]}
@@ -110,7 +110,7 @@ def arms(groups: Mapping[str, Sequence[PageNet]]) -> list[ArmLine]:
 
 
 def arms_attribute(arms: Sequence[ArmLine]) -> Markup:
-    """Of all arms; nothing where there are none."""
+    """The arms, for the page's main part; nothing where there are none."""
     return Markup(_attribute("arms", [arm._asdict() for arm in arms]) if arms else "")
 
 

@@ -65,7 +65,7 @@ def by_layer(net: PageNet, prefix: str, field: str) -> pd.DataFrame:
 
 
 def several_seeds(page: PageData) -> str:
-    """What a caption of profiles has to add."""
+    """What a caption of profiles says where a group has several seeds."""
     return " Of several seeds the mean is shown." * any(len(nets) > 1 for nets in page.groups.values())
 
 
@@ -121,7 +121,7 @@ def profiles(
 
 
 def _profiles(page: PageData, prefix: str, field: str) -> Iterator[_Profile]:
-    """Of each group that has it."""
+    """The quantity of each group that has it."""
     for group, nets in page.groups.items():
         seeds = {net: frame for net in nets if len(frame := by_layer(net, prefix, field))}
         common = reduce(pd.Index.intersection, (frame.index for frame in seeds.values())) if seeds else []

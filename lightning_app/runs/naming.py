@@ -134,7 +134,7 @@ def run_groups(configs: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
 
 
 def _groups(base: str, runs: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
-    """Of runs of one name, by what they compute."""
+    """The groups of runs that have one name, by what they compute."""
     if not all(runs.values()):  # one has no configuration
         return {label: label for label in runs}
     differing = keys_that_differ(runs.values())

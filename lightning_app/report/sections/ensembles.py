@@ -204,7 +204,7 @@ def _length_key(what: str, when: float) -> str:
 
 
 def _shares(page: PageData, what: str) -> list[Frame]:
-    """Of the sum over lengths, at every epoch with arrays; none where the net has diverged."""
+    """What each length contributes to the sum over lengths, at every epoch with arrays; none where the net has diverged."""
     lengths, *others = (f"{DEPTH}/{name}" for name in ("lengths", *LENGTHS))
     frames = []
     for net, saved in page.saved(DEPTH, [lengths, *others], ends=False).items():
@@ -294,7 +294,7 @@ def _forces(page: PageData) -> list[Table | Figure]:
 
 
 def _share(signs: Sequence[np.ndarray]) -> Cell:
-    """Of one net how many are one, of how many; of seeds, which may have other numbers of them, the mean share."""
+    """The share of ones: of a single net as "3 of 4", of several seeds, which may have other totals, as their mean."""
     shares = [float(each.mean()) if len(each) else None for each in signs]
     found = mean_cell(shares)
     return (

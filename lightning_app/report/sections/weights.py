@@ -78,7 +78,7 @@ def _table(net: PageNet, forms: Sequence[str]) -> Table:
 
 
 def _cell(net: PageNet, prefix: str, field: str, epoch: float) -> Cell:
-    """The number; of a share of large weights where there are none, that."""
+    """The number. A share of the large weights is not defined where there are none: then a note says so."""
     if field == "id_over_large" and net.at(f"{prefix}/large", epoch) == 0:
         return Cell("–", note="no weight so large")
     return cell(net.at(f"{prefix}/{field}", epoch))
