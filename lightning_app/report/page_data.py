@@ -1,7 +1,7 @@
 """What a page is made of: the nets of some runs, and how each of them is called, grouped and drawn."""
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
@@ -165,9 +165,8 @@ LOSSES = {"cross_entropy": Loss("cross-entropy", "nats"), "squared_error": Loss(
 
 def loss_of(nets: Iterable[PageNet]) -> Loss:
     """By the configurations of their runs; where these name none or several, a loss without a unit."""
-    models = [run.config.get("model") for run in {net.run for net in nets}]
-    found = {model.get("loss") if isinstance(model, Mapping) else None for model in models}
-    return LOSSES.get(str(found.pop()), Loss("loss")) if len(found) == 1 else Loss("loss")
+    found = {str(run.options.get("model.loss")) for run in {net.run for net in nets}}
+    return LOSSES.get(found.pop(), Loss("loss")) if len(found) == 1 else Loss("loss")
 
 
 def gather(runs: Sequence[RunFolder], layer: str | None = None, verdicts: Sequence[Path] = ()) -> PageData:

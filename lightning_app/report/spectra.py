@@ -101,35 +101,33 @@ def doubtful(net: PageNet, prefix: str, epoch: float | None) -> set[str]:
 def samples_of(page: PageData, prefix: str) -> list[int]:
     """How many probe samples the mean loss is over, by the configurations; empty where they do not say."""
     found = set()
-    for config, spectrum in _asked(page, prefix):
-        data = (config.get("data") or {}).get("init_args") or {}
+    for options, arguments in _asked(page, prefix):
         # The probe has no more than its own size and the limit of training.
-        asked, *limits = spectrum.get("samples"), data.get("probe_size"), data.get("train_limit")
-        if isinstance(asked, int):
+        limits = [options.get(f"data.init_args.{limit}") for limit in ("probe_size", "train_limit")]
+        if isinstance(asked := options.get(f"{arguments}.samples"), int):
             found.add(min([asked, *(limit for limit in limits if isinstance(limit, int))]))
     return sorted(found)
 
 
 def matrix_of(page: PageData, prefix: str) -> str:
     """What the eigenvalues are of, by the configurations, else by the prefix; a spectrum that says nothing is a Hessian's."""
-    found = {str(spectrum.get("matrix", "hessian")) for _, spectrum in _asked(page, prefix)} or {prefix}
+    asked = _asked(page, prefix)
+    found = {str(options.get(f"{arguments}.matrix", "hessian")) for options, arguments in asked} or {prefix}
     return " or ".join(MATRICES.get(matrix, MATRICES["hessian"]) for matrix in sorted(found))
 
 
-def _asked(page: PageData, prefix: str) -> Iterator[tuple[Mapping[str, Any], Mapping[str, Any]]]:
-    """Configurations of runs, and in each the arguments of the callback that logs under the prefix."""
-    for run in page.runs:
-        for each in (run.config.get("trainer") or {}).get("callbacks") or []:
-            if isinstance(each, dict) and str(each.get("class_path")).endswith(CALLBACK):
-                arguments = each.get("init_args") or {}
-                if _prefix(arguments) == prefix:
-                    yield run.config, arguments
+def _asked(page: PageData, prefix: str) -> Iterator[tuple[Mapping[str, Any], str]]:
+    """Options of runs, and in each the key of the arguments of the callback that logs under the prefix.
 
-
-def _prefix(arguments: Mapping[str, Any]) -> str:
-    """As `HessianSpectrum` names its numbers: after the matrix, unless they have a name of their own."""
-    prefix, matrix = arguments.get("prefix", "hessian"), arguments.get("matrix", "hessian")
-    return matrix if prefix == "hessian" else prefix
+    That is named after its matrix, unless it has a name of its own.
+    """
+    for options in (run.options for run in page.runs):
+        for key, value in options.items():
+            if key.startswith("trainer.callbacks.") and key.endswith(".class_path") and str(value).endswith(CALLBACK):
+                arguments = key.removesuffix("class_path") + "init_args"
+                own, matrix = (options.get(f"{arguments}.{name}", "hessian") for name in ("prefix", "matrix"))
+                if (matrix if own == "hessian" else own) == prefix:
+                    yield options, arguments
 
 
 def table(page: PageData, prefix: str, title: str) -> Table:

@@ -14,6 +14,7 @@ from lightning_app.report.page_data import gather
 from lightning_app.report.sections import curvature as curvature_section
 from lightning_app.report.spectra import samples_of
 from lightning_app.runs import Row, RunFolder
+from lightning_app.runs.configuration import compared
 from tests.report.conftest import bare_run, of_member, only, rows
 from tests.report.test_page import Page, section, value
 from tests.silence import SILENT
@@ -210,6 +211,8 @@ def test_the_samples_are_those_of_the_configuration(run):
         f"trainer: {{callbacks: [{callback}]}}\ndata: {{init_args: {{probe_size: 50, train_limit: null}}}}\n"
     )
     assert "over 50 probe samples" in curvature(run)
+    (run.path / "config.yaml").write_text("trainer: mine\ndata: mine\n")
+    assert "over probe samples" in curvature(run)
 
 
 def test_the_matrix_is_named(run):
@@ -232,7 +235,7 @@ def test_the_matrix_is_named(run):
 def test_samples_are_of_the_spectrum_whose_name_the_callback_gives(arguments, prefix):
     assert HessianSpectrum(**arguments).prefix == prefix
     config = {"class_path": "callbacks.HessianSpectrum", "init_args": arguments | {"samples": 77}}
-    page = SimpleNamespace(runs=[SimpleNamespace(config={"trainer": {"callbacks": [config]}})])
+    page = SimpleNamespace(runs=[SimpleNamespace(options=compared({"trainer": {"callbacks": [config]}}))])
     found = {each: samples_of(page, each) for each in ("hessian", "gauss_newton", "mine")}
     assert found == {each: [77] * (each == prefix) for each in found}
 

@@ -15,7 +15,7 @@ from lightning_app.report import write_report
 from lightning_app.report.blocks import SHOWN, Data, csv_text
 from lightning_app.report.interactive import script
 from lightning_app.report.page import title_of
-from lightning_app.report.page_data import gather
+from lightning_app.report.page_data import gather, loss_of
 from lightning_app.report.pairs import pairs
 from lightning_app.report.sections import first, headline, learning, outcome, weights
 from lightning_app.runs import Row, RunFolder
@@ -380,6 +380,13 @@ def test_where_no_test_data_were_measured_validation_counts(tmp_path):
     assert "of validation samples" in page.text
     assert "Last validation error: net 0.375." in outcome.outcome(gather([run]))
     assert learning.section(gather([run])).notices == ["Not measured here: train/risk_running, train/risk."]
+
+
+def test_a_loss_that_is_given_as_a_class_has_no_unit(tmp_path):
+    run = bare_run(tmp_path / "own")
+    (run.path / "config.yaml").write_text("model: {loss: {class_path: my.Loss}, net: my.Net}\ndata: my.Data\n")
+    assert loss_of(gather([run]).nets).measured("risk") == "risk"
+    assert "2 nets in 1 run, 6 epochs" in outcome.outcome(gather([run]))
 
 
 def test_a_watched_net_that_is_not_finite_has_diverged(tmp_path):

@@ -74,8 +74,7 @@ def _decided(entries: Sequence[conventions.AcrossConventions]) -> list[str]:
     most: dict[str, str] = {}
     for entry in sorted(entries, key=lambda entry: conventions.EFFECTS.index(entry.effect)):
         most.setdefault(entry.quantity.title, entry.effect)
-    titles = dict.fromkeys(entry.quantity.title for entry in entries)
-    listed = {notice: [title for title in titles if most[title] == effect] for effect, notice in DECIDED.items()}
+    listed = {notice: [title for title, its in most.items() if its == effect] for effect, notice in DECIDED.items()}
     return [notice.format("; ".join(found)) for notice, found in listed.items() if found]
 
 

@@ -37,12 +37,8 @@ def _progress(page: PageData) -> str:
 def _nets(page: PageData) -> str:
     """How many, how deep, and on what data, as far as that is recorded."""
     depths = sorted({net.depth for net in page.nets if net.depth is not None})
-    configured = [run.config.get("data") for run in page.runs]
-    data = {
-        str(each["class_path"]).rpartition(".")[2]
-        for each in configured
-        if isinstance(each, dict) and each.get("class_path")
-    }
+    classes = filter(None, (run.options.get("data.class_path") for run in page.runs))
+    data = {str(path).rpartition(".")[2] for path in classes}
     deep = f" of depth{'s' * (len(depths) > 1)} {joined(depths)}" if depths else ""
     return plural(len(page.nets), "net") + deep + (f" on {' and '.join(sorted(data))}" if data else "")
 
@@ -56,8 +52,7 @@ def limits(runs: Sequence[Run]) -> str:
 
 def _planned(run: Run) -> str:
     """A run without an end, and how far it is on its way where its configuration says so."""
-    trainer = run.config.get("trainer")
-    planned = trainer.get("max_epochs") if isinstance(trainer, dict) else None
+    planned = run.options.get("trainer.max_epochs")
     done = max(run.last_epochs.values(), default=0)
     return f"{run.label} ({done} of {planned} epochs)" if isinstance(planned, int) and planned > 0 else run.label
 
