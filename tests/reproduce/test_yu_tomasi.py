@@ -110,13 +110,13 @@ def test_the_norms_of_the_print_are_those_of_the_drawn_nets():
 
     torch.manual_seed(0)
     plain, residual = (SimplifiedNet(32, residual=residual) for residual in (False, True))
-    p_0, t_0 = conv_weights(plain.layers()), conv_weights(residual.layers(), transferred=True)
-    r_0 = conv_weights(residual.layers())
+    p_0, t_0 = conv_weights(plain.layers()), conv_weights(residual.layers())
+    r_0 = torch.cat([layer.weight64().flatten() for layer in residual.layers() if layer.is_conv])
     assert len(p_0) == COUNT_32
     assert float(p_0.square().sum()) == pytest.approx(printed_square("p_0", 0), rel=0.02)
     assert float(t_0.square().sum()) == pytest.approx(printed_square("t_0", 0), rel=0.025)
     assert float(r_0.norm()) == pytest.approx(2.04, abs=0.02)
-    assert abs(float(p_0.double() @ t_0.double())) < 67 + float(p_0.norm() * r_0.norm())
+    assert abs(float(p_0 @ t_0)) < 67 + float(p_0.norm() * r_0.norm())
 
 
 def test_the_ends_of_the_travel_hold_for_vectors_at_any_angle():
