@@ -129,7 +129,8 @@ def matched(nets_a: Sequence[Net], nets_b: Sequence[Net]) -> Sides:
         notes += [f"{run.label}: {changes(found)}." for found in run.changed_options]
         notes += [f"{run.label}: {damaged}" for damaged in run.damage]
     anywhere = {**options, **within["A"], **within["B"]}
-    known = len(runs) == 1 or all("data" in run.config for run in runs)
+    recorded = all("data" in run.config for run in runs)
+    known = len(runs) == 1 or recorded
     if known and (other := [key for key in anywhere if WHAT_IS_LEARNT.fullmatch(key)]):
         values = " and ".join(str(value) for value in anywhere[other[0]])
         raise UserError(
@@ -145,7 +146,7 @@ def matched(nets_a: Sequence[Net], nets_b: Sequence[Net]) -> Sides:
     else:
         known &= not any(run.damage for run in runs)
         anywhere |= _ways_apart(runs)
-    data = [key for key in anywhere if key.startswith(SEEN) and key not in MEASURING]
+    data = [key for key in anywhere if key.startswith(SEEN) and key not in MEASURING] if recorded else []
     if shared and not data and known:
         if left_out := len(every) - 2 * len(shared):
             notes.append(f"Without a counterpart of their seed, and left out: {plural(left_out, 'net')}.")

@@ -546,7 +546,7 @@ def test_a_side_that_does_not_say_its_data_is_compared_in_order(tmp_path, capsys
     assert "Not paired by seed, because not all of their configurations say on which data" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("silent", [("both", "again", "a", "b"), ("a", "b")])
+@pytest.mark.parametrize("silent", [("both", "again", "a", "b"), ("a", "b"), ("both",)])
 def test_runs_that_do_not_say_their_data_are_paired_within_each_run_only(tmp_path, silent):
     for name, arms, seed in (("both", "ab", 0), ("a", "a", 1), ("b", "b", 1), ("again", "ab", 1)):
         make(tmp_path / name, {arm: [0.1] for arm in arms}, [seed])
