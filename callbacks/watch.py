@@ -69,7 +69,7 @@ class Watch:
         loss: (outputs, labels) -> mean loss of a batch, without penalty. It gets one tensor of outputs, such as the ``logits``.
             By default the loss that the net itself returns if its ``forward`` takes ``labels``, else cross-entropy.
         pair_of: batch -> (inputs, labels), such as ``lambda batch: (batch["pixels"], batch["digit"])``.
-        steps_per_epoch: number of steps that the log counts as an epoch.
+        steps_per_epoch: number of steps that the log counts as an epoch; 1,000 if it is not given.
         steps_done: steps of an earlier part of this training, whose numbers are in the same folder; numbers of later steps are
             dropped. Measures such as `DistanceFromStart` keep their state with ``measures=earlier.measures``.
         total_steps: all steps of the training, with earlier parts, if known. `Signal` logs the last step only if this is given.
