@@ -57,7 +57,7 @@ from lightning_app.common.files import write_atomically
 from lightning_app.common.isolation import Float32, tensors_in, use_float32
 from lightning_app.datamodules.loaders import UngatheredBatches
 from lightning_app.measures import Hessian, cushions, interlayer_cushions, probe_forward, spectrum
-from lightning_app.modules import graphs
+from lightning_app.modules import backends, graphs
 from lightning_app.modules.backends import Pass, one_by_one
 from lightning_app.modules.cost import Penalty, RiskAndError, add_gradients
 from lightning_app.modules.graphs import STREAMS, captured, streams_for
@@ -300,7 +300,7 @@ class Run:
 
     @property
     def graphs(self) -> bool:
-        return torch.device(self.device).type == "cuda"
+        return backends.captures(torch.device(self.device))
 
     @property
     def backend(self) -> str:

@@ -24,13 +24,18 @@ BackendName = Literal["auto", "loop", "graph"]
 log = logging.getLogger(__name__)
 
 
+def captures(device: torch.device) -> bool:
+    """Is there such a thing as a graph on this device?"""
+    return device.type == "cuda"
+
+
 def possible(backend: BackendName, device: torch.device, processes: int) -> bool:
     """Whether steps can go into graphs, as far as the machine decides it.
 
     Raises:
         UserError: for "graph" where there can be none.
     """
-    needs = "" if device.type == "cuda" else f"a GPU; here is {device.type}"
+    needs = "" if captures(device) else f"a GPU; here is {device.type}"
     if not needs and processes > 1:
         needs = f"one process; here are {processes}"
         if backend == "auto":
