@@ -119,7 +119,7 @@ def test_nets_that_were_not_trained_are_compared_before_training_and_it_says_so(
     run.save_members(MemberRow(f"{arm}-seed02", arm, 2, "Net", PLAIN.get(arm), "", 20, 1) for arm in arms)
     run.append(Row(f"{arm}-seed0{seed}", 0, 0, "test/error", 0.9) for arm in arms for seed in range(3))
     (sentence,) = said(run)
-    when = "Before training (the last time that all nets have it)"
+    when = "Before training (the last at which all nets have this number)"
     assert sentence.startswith(f"{when} residual has a test error as large as that of plain: they are equal (3 pairs")
 
 

@@ -348,7 +348,9 @@ def test_of_mixed_losses_a_risk_has_no_unit(tmp_path, losses, unit):
         (run.path / "config.yaml").write_text(f"model: {{loss: {loss}}}")
     text = only(headline, *runs) + only(learning, *runs)
     assert all(f">{head}{unit}</th>" in text for head in ("train risk L", "cost C", "test risk"))
-    assert f"Risk: mean {'cross-entropy' if unit else 'loss'}{unit} a sample" in text and ("nats" in text) == bool(unit)
+    assert f"Risk: mean {'cross-entropy' if unit else 'loss'}{unit} per sample" in text and ("nats" in text) == bool(
+        unit
+    )
 
 
 def test_a_run_that_diverged_before_it_could_log_it_is_said_to(tmp_path):

@@ -30,14 +30,18 @@ THUMBNAILS = ("learning-test-error", "learning-test-risk", "learning-train-risk"
 MOST = 7  # sentences
 WITHIN = 0.1  # a ratio so near to 1 does not matter
 CAPTION = (
-    "Mean differences over pairs of nets, or geometric means of ratios, with intervals and verdicts as the command compare "
-    "finds them. The chance that any verdict is wrong is at most 5 %, however often you look (for those at a training risk: of "
-    "one look). To settle {} takes {} pairs or more: with fewer a sentence describes these nets and is no finding."
+    "Each number is a mean difference over pairs of nets, or a geometric mean of ratios, with its interval; numbers and "
+    "verdicts are those of the command compare. The chance that any verdict is wrong is at most 5 %, however often you "
+    "look (for sentences at a training risk: if you look once). To settle {} takes {} pairs or more: with fewer, a "
+    "sentence describes these nets only."
 )
-OF_RATIOS = f" Of ratios these are of their logarithms, with {100 * WITHIN:.0f} % as equivalent, for which compare has no option."
+OF_RATIOS = (
+    f" Ratios are judged by their logarithms, and a ratio within {100 * WITHIN:.0f} % of 1 counts as equivalent: compare has "
+    "no option for this."
+)
 OTHER = "Not compared with {}, because they were trained on different tasks: {}."
 UNPAIRED = "Not paired by seed, but compared in their order: {}."
-REST = "{} more arms have no sentence here; the command compare takes any two."
+REST = "{} more arms have no sentence here: the command compare works on any two."
 
 
 class Question(NamedTuple):
@@ -190,7 +194,7 @@ def _at_end(sides: Sides, name: str, what: str, figure: str, ratio: bool = False
     a, b = (table.iloc[-1].to_numpy() for table in tables)
     when = f"After epoch {epoch_text(float(epochs[-1]))}" if epochs[-1] else "Before training"
     if epochs[-1] < max(net.epoch for net in sides.a + sides.b):
-        when += " (the last time that all nets have it)"
+        when += " (the last at which all nets have this number)"
     words = (when, f"has {what}", *(("times that of",) * 2 if ratio else ("below that of", "above that of")))
     if ratio:
         with np.errstate(divide="ignore", invalid="ignore"):  # a number that is not positive is left out

@@ -24,10 +24,10 @@ COLUMNS = {  # those that were measured are shown
 PROBE = {"risk on the probe": "probe/risk", "error on the probe": "probe/error"}
 GAP = "gap: {unseen} − train error"
 CAPTION = (
-    "Values after the final epoch, whichever epoch was best. L: mean {loss} over the training samples. C: L plus the "
-    "weight penalty as trained; the tables of Yu & Tomasi (2019) count it as (λ/2)‖w‖²/B, B the batch size. "
-    "E: share of {unseen} samples classified wrongly. A dash: not measured. A small epoch number: not measured later than that. "
-    "All digits of a number: hold the pointer on it, or write the tables as files (report --export csv)."
+    "Values after the last epoch, not the best one. L: mean {loss} over the training samples. C: L plus the weight "
+    "penalty as trained; the tables of Yu & Tomasi (2019) count the penalty as (λ/2)‖w‖²/B, where B is the batch size. "
+    "E: share of {unseen} samples classified wrongly. A dash: not measured. An epoch in small type: the last one at "
+    "which this number was measured. All digits: hover over a number, or write the tables as files (report --export csv)."
 )
 
 

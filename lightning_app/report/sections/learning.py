@@ -24,11 +24,11 @@ TITLES = {
 UNDRAWN = ("train/error_running", "train/penalty", "train/cost", "train/cost_paper", "probe/risk", "probe/error")
 EXPECTED = ("train/risk_running", "train/risk", "train/error")  # and one set of held-out data: most runs lack the rest
 CAPTION = (
-    "Risk: mean {loss} a sample, on a logarithmic scale. Error: share of samples classified wrongly. Epoch 0 is "
-    "before training, epoch k after k epochs. “During the epoch” is the mean over the batches of epoch k as they were "
-    "trained on, with weights still moving and samples augmented if the run augments; the others are measured after the "
-    "epoch, with fixed weights. A curve ends where its values stop being finite. Where not all "
-    "seeds have a value, there is no mean but a thin line for each."
+    "Risk: mean {loss} per sample, on a logarithmic scale. Error: share of samples classified wrongly. Epoch 0 is before "
+    "training, epoch k after k epochs. “During the epoch” is the mean over the batches of epoch k, taken while the "
+    "weights change, on augmented samples if the run augments; all others are measured after the epoch, with fixed "
+    "weights. A curve ends where its values stop being finite. From the epoch on at which a seed has no value, each seed "
+    "is a thin line and there is no mean."
 )
 
 

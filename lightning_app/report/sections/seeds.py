@@ -29,30 +29,33 @@ QUANTITIES = {
     "val/error": "validation error E",
 }
 SPREADS = (
-    "At the last epoch at which all seeds of an arm and of its counterpart were measured. sd: sample standard deviation over "
-    "seeds (divisor seeds − 1). Seeds: those whose number is finite."
+    "At the last epoch at which all seeds of an arm and of its counterpart were measured. sd: sample standard deviation "
+    "over seeds (divisor: seeds − 1). Seeds: how many have a finite number."
 )
-FEW = f" With fewer than {paired.ENOUGH} pairs even the whole range of the differences, which no resample leaves, covers less."
+FEW = (
+    f" With fewer than {paired.ENOUGH} pairs it covers the true mean less often: no resample leaves the range of the "
+    "differences, and even that whole range is too short."
+)
 INTERVAL = "95 % bootstrap interval of the mean over pairs (expanded percentile; the same 9,999 resamples each time)."
 TESTS = (
-    "Plain minus residual of the same seed: above zero the residual net is lower. Interval: {interval} p, two-sided: the "
-    "paired t test takes differences as normal, Wilcoxon’s signed ranks only as symmetric, but with n pairs its p is never below "
-    "2^(1−n). A dash: all differences are equal, and there is no spread to test against, or too few pairs for p. "
-    "Several quantities are tested, without correction."
+    "Plain minus residual of the same seed: above zero, the residual net has the smaller value. Interval: {interval} p "
+    "values are two-sided. The paired t test assumes normal differences, Wilcoxon’s signed-rank test only symmetric "
+    "ones; with n pairs, Wilcoxon’s p is never below 2^(1−n). A dash: too few pairs for p, or all differences are equal, "
+    "so that there is no spread to test against. Several quantities are tested, without correction."
 )
 OVER_EPOCHS = (
-    "Mean of plain minus residual of the same seed: above zero the residual net is lower. Band: {interval} It is pointwise, "
-    "not corrected for looking at many epochs: that it leaves zero out at some epoch is no test of the curve."
+    "Mean of plain minus residual of the same seed: above zero, the residual net has the smaller value. Band: {interval} "
+    "It is pointwise: with this many epochs, it may exclude zero at some of them by chance."
 )
 AT_RISK = (
-    "The {error} where the training risk L of a net first comes down to each of 60 values that all nets of the pair start "
-    "above and reach, linear between epochs; training goes from right to left. Bold: mean over seeds; thin: each seed. Last "
-    "panel: the mean of plain minus residual of the same seed at equal risk; above zero the residual net has the smaller error. "
-    "Band: {interval} It is pointwise, not corrected for looking at many risks."
+    "The {error} of each net where its training risk L first falls to a given value (linear between epochs), at 60 "
+    "values that all nets of the pair start above and reach; training goes from right to left. Bold: mean over seeds; "
+    "thin: each seed. Last panel: mean of plain minus residual of the same seed at equal risk; above zero, the residual "
+    "net has the smaller error. Band: {interval} It is pointwise, not corrected for looking at many risks."
 )
-REPEAT = "{} is one more run of seed {} of {}: the one that trained longest is counted, once."
+REPEAT = "{} is one more run of seed {} of {}: only the run that trained longest is counted."
 SHOWN = 4  # options that differ
-NO_RISK = "No {} at equal training risk for {}: there is no training risk that all of these nets come down to."
+NO_RISK = "No {} at equal training risk for {}: these nets reach no common training risk."
 
 
 def section(page: PageData) -> Section | None:
@@ -86,7 +89,7 @@ def _to_know_first(page: PageData) -> list[str]:
         known = set.intersection(*map(set, options)) - set(LIMITS) if options else set()
         if differ := sorted(key for key in known if len({each[key] for each in options}) > 1):
             some = f"{', '.join(differ[:SHOWN])}{', …' * (len(differ) > SHOWN)}"
-            notices.append(f"{group}: one mean over seeds that were trained with different options: {some}.")
+            notices.append(f"{group}: this mean is over seeds trained with different options: {some}.")
         last = max(net.epoch for net in nets)
         if behind := [f"{net.label} at {net.epoch}" for net in nets if net.epoch < last]:
             notices.append(f"{group}: not all seeds are at epoch {last}: {', '.join(behind)}.")
