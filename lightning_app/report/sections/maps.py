@@ -11,14 +11,14 @@ from lightning_app.report.sections.signals import FAMILY as SIGNAL
 TITLE = "Layer by epoch"
 MOST = 70_000  # numbers: one takes nine bytes of the page
 CAPTION = (
-    "A map for each arm: colour is the mean over its seeds, layers run up, epochs to the right. Below them is the difference of "
-    "two arms, or their ratio where the colours are logarithmic. A click on a cell, or Enter, shows the values of all seeds. The "
-    "file has the numbers: a row a measure, net and epoch, with spaces between the layers, which the first row of a measure "
-    "names; a dash: not measured. What never changed, such as counts of weights, has no map. "
-    "The maps themselves need the page's script."
+    "A map for each arm: colour is the mean over its seeds, layers run upwards, epochs to the right. Below the maps is "
+    "the difference of two arms, or their ratio where colours are logarithmic. Click a cell, or press Enter, to see the "
+    "values of all seeds. What never changes, such as a count of weights, has no map. Maps need the page’s script. The "
+    "file has a row for each measure, net and epoch, with one number per layer, separated by spaces; the first row of a "
+    "measure names the layers; a dash: not measured."
 )
-FIRST = " Only the first seed of each arm is here, because all would be too many numbers for a page."
-SOME = " Only one epoch in {} is here, counted from the last, because all would be too many numbers for a page."
+FIRST = " Only the first seed of each arm is here: all seeds would make the page too large."
+SOME = " Only one epoch in {} is here, counted from the last: all epochs would make the page too large."
 
 Measures = dict[tuple[str, str], dict[str, str]]  # prefix and field -> layer -> key
 
