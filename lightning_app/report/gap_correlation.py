@@ -55,10 +55,10 @@ def final_measures(page: PageData) -> FinalMeasures:
         "risk": np.array([gap.value if (gap := _gap(net, unseen.risk)) else np.nan for net in errors]),
     }
     left_out = [
-        *_left_out(twins, "twins of other nets, the same functions once more"),
+        *_left_out(twins, "twins, which are the functions of other nets once more"),
         *_left_out([net for net in others if net not in found], "diverged"),
         *_left_out(
-            [net for net in found if net not in errors], f"without {unseen.words} and training error of its last epoch"
+            [net for net in found if net not in errors], f"with no {unseen.words} and training error of the last epoch"
         ),
     ]
     return FinalMeasures([*errors], gaps, _values(errors), left_out)

@@ -228,7 +228,9 @@ def test_twins_are_no_more_nets(bank):
     (run.path / "config.yaml").write_text(yaml.safe_dump({"model": {"arms": arms}}))
     found = final_measures(gather([run]))
     assert set(alone.groups) - set(found.groups) == {"plain"} and len(found.nets) == 2 * SEEDS
-    assert found.left_out[0].startswith("Left out, twins of other nets, the same functions once more: plain-seed00, ")
+    assert found.left_out[0].startswith(
+        "Left out, twins, which are the functions of other nets once more: plain-seed00, "
+    )
 
 
 def test_a_seed_that_two_runs_trained_counts_once(bank):

@@ -30,44 +30,46 @@ LEAST = 5  # nets, or architectures: of fewer, no tau has an interval
 SHOWN, SHOWN_LAYERS = 20, 10  # rows of the tables
 TITLE, SHORT = "Which measure predicts generalisation?", "Prediction"
 WHAT = (
-    "Kendall’s τ between a measure at the end of training and the generalisation gap: error on test data (on validation data "
-    "where no net has a test error) less training error of the same epoch. 1 if of any two nets the one with the larger "
-    "measure has the larger gap, −1 if always the smaller, 0 if it tells nothing. Over all nets; within architectures, over "
-    "pairs of seeds of one architecture only, so that what the architecture does to both falls out; and across architectures, "
-    "one point each, their means over seeds. An architecture is a group of nets on this page that differ in nothing but the "
-    "seed."
+    "Kendall’s τ says how far a measure at the end of training orders the nets as their generalisation gap does. The gap "
+    "is the error on test data (on validation data where no net has a test error) minus the training error of the same "
+    "epoch. τ is 1 if of any two nets the one with the larger measure has the larger gap, −1 if it always has the "
+    "smaller gap, and near 0 if the measure tells nothing about the gap. An architecture is a group of nets on this page "
+    "that differ only in the seed. τ is given over all nets; within architectures, which compares only seeds of one "
+    "architecture, so that what the architecture does to both does not count; and across architectures, with one point "
+    "for each: its means over seeds."
 )
 CAPTION = (
-    "The strongest first, over all nets. Small: 95 % interval (score interval for pairs that are about normal, nets "
-    f"independent); none with fewer than {ENOUGH_PAIRS} pairs. q: share of chance among the findings, if this measure and "
-    "all with a smaller q are called findings (Benjamini and Hochberg, over all {count} measures, those of single layers "
-    "among them). n: nets that have the measure. Risk gap: τ over all nets with the same difference of risks for the gap. "
+    "Sorted by |τ| over all nets. In small type: 95 % score interval, which assumes independent nets and roughly normal "
+    f"values; there is none with fewer than {ENOUGH_PAIRS} pairs. q: expected share of false findings if this measure and "
+    f"all with a smaller q are called findings (Benjamini and Hochberg, over all {{count}} measures, including those of "
+    "single layers). n: nets that have the measure. τ, risk gap: over all nets, with the gap in risk instead of error. "
     "layer*, block*: median over layers or blocks."
 )
-LAYERS = (
-    "Of each measure of single layers the layer with the strongest τ over all nets; q is over all measures and layers."
-)
+LAYERS = "For each measure of single layers, the layer with the strongest τ over all nets. q is over all measures and layers."
 FIGURE = (
-    "Left: τ and its 95 % interval of the strongest measures over all nets; without an interval where there are too few "
-    "pairs. The others: the strongest measure over all nets and the strongest within architectures against the gap, one "
-    "point a net. The data hold every measure, single layers too, with both gaps."
+    "Left: τ and its 95 % interval, for the strongest measures over all nets; no interval where pairs are too few. Other "
+    "panels: the strongest measure over all nets, and the strongest within architectures, against the gap; each point is "
+    "a net. The data have every measure, including those of single layers, with both gaps."
 )
-FINDINGS = f"Of {{}} measures, those of single layers among them, go with the gap at q ≤ {LEVEL}: {{}}."
-CHANCE = f"With the gap shuffled among the nets, the strongest of them passes |τ| = {{}} in {100 * LEVEL:.0f} % of the shuffles."
+FINDINGS = f"Measures that go with the gap at q ≤ {LEVEL}, of {{}} (with those of single layers): {{}}."
+CHANCE = (
+    f"By chance alone, with the gap shuffled among the nets, the strongest measure exceeds |τ| = {{}} in "
+    f"{100 * LEVEL:.0f} % of the shuffles."
+)
 FEW = (
     f"Expected at least {LEAST} nets with test (or validation) and training error of their last epoch, got {{}}: too few to "
     "say which measure goes with the gap. Report on several runs, or train more seeds (model.seeds)."
 )
 NO_MEASURE = (
-    "At least half of the nets should have a measure other than risks and errors at their last epoch, in which they differ; "
-    "none was found, so there is nothing to compare the gap with."
+    "No measure other than risks and errors differs between nets and was taken of at least half of them at their last "
+    "epoch: there is nothing to compare the gap with."
 )
-ONE_GAP = "All nets have the same gap, so nothing can go with it."
+ONE_GAP = "All nets have the same gap, so no measure can go with it."
 NO_SEEDS = "No architecture has two nets, so there is no τ within architectures."
 CLUSTERS = (
-    "Over all nets, q and intervals take the seeds of an architecture as independent. Where architectures differ they are not, "
-    "and {} nets of {} architectures tell little more than {} numbers: findings there that are none within or across "
-    "architectures may tell architectures apart and nothing else."
+    "Over all nets, q and intervals count the seeds of an architecture as independent nets. They are not where "
+    "architectures differ: {} nets of {} architectures tell little more than {} numbers. A finding over all nets that is "
+    "none within or across architectures may only tell architectures apart."
 )
 NO_ARCHITECTURES = "With nets of {} there is no τ across architectures."
 FEW_ARCHITECTURES = "With {} architectures τ across them has no interval."
