@@ -18,20 +18,20 @@ from lightning_app.report.profiles import positions
 DEFAULT_LAYER = "layer10"  # of the paper's Fig. 3
 CONVENTIONS = {"Paper’s convention": "", "Transferred": "_transferred", "Branch": "_branch"}  # ends of keys
 MEDIANS = (
-    "Median over samples of the layer cushion, at the last measured epoch. Layers are numbered as by Yu & Tomasi (2019), from "
-    "the first convolution on. Logarithmic scale; each convention has its own."
+    "Median of the layer cushion over samples, at the last measured epoch. Layers are numbered as by Yu & Tomasi (2019), "
+    "from the first convolution on. Each panel has its own logarithmic scale."
 )
 FAMILY = "cushion"
 BINS = 40
 WIDE = 8.0  # largest over smallest cushion from which bins are logarithmic
 TITLE = "Layer cushions"
 WHAT = (
-    "Layer cushion μ = ‖A x‖ / (‖A‖ ‖x‖), one number a sample x, without unit: how much of its input a layer passes on, for "
-    "the size of its weights. The larger, the less does noise on the weights change the output. For a residual layer Yu & "
-    "Tomasi (2019) leave the identity in the numerator and take it out of the norm, ‖T(r) x‖ / (‖r‖ ‖x‖): paper’s convention. "
-    "The transferred convention keeps it in both, ‖T(r) x‖ / (‖T(r)‖ ‖x‖); the branch convention drops it from both, "
-    "‖r x‖ / (‖r‖ ‖x‖). For a plain layer the three agree. ‖A‖ is the Frobenius norm of the kernel; samples whose x is zero are "
-    "left out."
+    "Layer cushion μ = ‖A x‖ / (‖A‖ ‖x‖) of a layer with weights A, one number without unit for each sample x: how much "
+    "of its input the layer passes on, for the size of its weights. The larger it is, the less noise on the weights "
+    "changes the output. For a residual layer r, where T(r) is r plus the identity, there are three conventions. Paper’s "
+    "convention (Yu & Tomasi, 2019): the identity counts in the numerator, not in the norm, ‖T(r) x‖ / (‖r‖ ‖x‖). "
+    "Transferred: in both, ‖T(r) x‖ / (‖T(r)‖ ‖x‖). Branch: in neither, ‖r x‖ / (‖r‖ ‖x‖). For a plain layer the three "
+    "agree. ‖A‖ is the Frobenius norm of the kernel; samples with x = 0 are left out."
 )
 
 Samples = dict[PageNet, dict[float, np.ndarray]]  # cushions per sample (n,) by epoch, ascending
@@ -144,9 +144,9 @@ def _caption(layer: str, found: Sequence[Samples]) -> str:
     every = [[*epochs.items()][-1] for samples in found for epochs in samples.values()]
     epochs, counts = joined(epoch for epoch, _ in every), joined(len(values) for _, values in every)
     caption = (
-        f"Cushion per sample at {layer} after epoch {epochs}, {counts} samples a net, as in Fig. 3 of Yu & Tomasi (2019). "
-        f"All nets and epochs share {BINS} bins, logarithmic ones where cushions span more than a factor of {WIDE:.0f}. "
-        "The marker on the axis is the median of what is drawn."
+        f"Cushion per sample at {layer} after epoch {epochs}, {counts} samples per net, as in Fig. 3 of Yu & Tomasi (2019). "
+        f"All nets and epochs share {BINS} bins, which are logarithmic where cushions span more than a factor of "
+        f"{WIDE:.0f}. The marker on the axis is the median of the cushions drawn."
     )
     last = [[*epochs.values()][-1] for epochs in found[0].values()]
     lost = sum(len(values) - len(_finite(values)) for values in last)

@@ -9,17 +9,18 @@ from lightning_app.report.profiles import profiles, several_seeds
 FAMILY = "signal"
 TITLE = "Signals by layer"
 WHAT = (
-    "How strong signals are in each layer, from the training steps themselves (Glorot & Bengio, 2010). A straight line on a "
-    "logarithmic axis is growth or decay exponential in the depth; flat is what initialisations aim at."
+    "How strong the signals in each layer are, measured in training steps (Glorot & Bengio, 2010). On a logarithmic "
+    "axis, a straight line is exponential growth or decay with depth; initialisations aim at a flat one."
 )
 CAPTION = (
-    "Root mean squares over samples, units and positions: what a layer puts out, and the gradient of each sample’s own "
-    "loss with respect to it; the cosine of these gradients in samples that are neighbours in the batch; how far a step "
-    "moved the weights, relative to their norm; the share of units that are 0 for every sample; at an addition the norm "
-    "of the branch over that of the stream, and their cosine, at the "
-    "branch’s last layer. One line an epoch, later ones darker; epoch 0 is of the first step. Dashed: closed form at "
-    "initialisation, of nets of one convolution a block without normalisation, in expectation over the draw of the "
-    "weights."
+    "Sizes are root mean squares (RMS) over samples, units and positions. Forwards: of a layer’s output. Backwards: of "
+    "the gradient of each sample’s own loss with respect to that output; gradients of neighbouring samples: cosine of "
+    "these gradients for neighbours in the batch. Gradient of weights: as the optimizer gets it. Update over weight: how "
+    "far a step moves the weights, relative to their norm. Branch over stream, branch and stream: the norm of a branch "
+    "over that of the stream to which it is added, and their cosine, shown at the branch’s last layer. Dead units: share "
+    "of units that are 0 for every sample. One line per epoch, later ones darker; epoch 0 is the first step. Dashed: "
+    "closed form at initialisation, expected over random weights, for nets with one convolution per block and no "
+    "normalisation."
 )
 QUANTITIES = {
     "activation": ("Forwards", "RMS of the output"),

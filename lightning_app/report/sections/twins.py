@@ -25,24 +25,27 @@ LAWS = {"power_exponent": "power_steps", "exponential_rate": "exponential_steps"
 FITS = (*LAWS, *LAWS.values(), "power_scale", "exponential_scale")  # of a row
 FIT = Style(INK, (0, (2, 2)), "")
 WHAT = (
-    "A twin starts as T(r) of a residual net r (or T⁻¹ of a plain one) and sees the same batches. Where it also decays towards "
-    "the same function, the two stay one net at every step in exact arithmetic, and all that is shown here is rounding. "
-    "Divergence: max |T⁻¹(p) − r| over all parameters, in the units of the weights."
+    "A twin starts as the same function as its original: it is T(r) of a residual net r, the plain net with the skips "
+    "written into its weights, or T⁻¹ of a plain net. Both see the same batches. If both also decay towards the same "
+    "function, they stay the same function at every step in exact arithmetic, and all that is shown here is rounding. "
+    "Divergence: max |T⁻¹(p) − r| over all parameters of the plain net p and the residual net r, in the units of the "
+    "weights."
 )
-ELSEWHERE = "{}: its penalty has another centre than that of its original, so that more than rounding parts the two."
+ELSEWHERE = "{}: its penalty has another centre than its original’s, so the two differ by more than rounding."
 CAPTION = (
-    "By optimizer step. Training risk: mean {loss} of the step’s augmented batch, before the step, of a "
-    "twin and of the net it is the twin of; means over neighbouring steps in a long run, of the difference the mean magnitude. "
-    "Divergence after the step, on logarithmic axes twice: a power law is straight on the first, an exponential on the "
-    "second. Vertical line: the first step whose batch had a ReLU input that was positive in one of the two nets only. "
-    "Dashed: the laws fitted before and after it, up to a divergence of 1e-3. What is exactly 0 has no place on a "
-    "logarithmic axis."
+    "By optimizer step. Training risk: mean {loss} of the step’s augmented batch, before the step, for a twin and its "
+    "original. In a long run risks are means over neighbouring steps, and |ΔL| the mean of their absolute differences. "
+    "Divergence: after the step, on two kinds of axes: a power law is a straight line on the first, an exponential on "
+    "the second. Vertical line: the first step whose batch had a ReLU input that was positive in only one of the two "
+    "nets. Dashed: the laws fitted before and after that step, up to a divergence of 1e-3. Values of exactly 0 are not "
+    "drawn on logarithmic axes."
 )
 TABLE = (
-    "Last measured epoch. |ΔL|: difference of the training risks. First sign flip: the first ReLU input that was positive in "
-    "one net only, with the two values that lay furthest apart in its layer. Exponent a: divergence ~ step^a until then; "
-    "rate b: divergence ~ exp(b · step) from then on; rate before: the same until then. rms: residual of the logarithm of the "
-    "divergence, 0.1 is 10 %."
+    "At the last measured epoch. Of ID entries: the divergence over the entries where T adds 1. |ΔL|: difference of the "
+    "training risks. First sign flip: the first ReLU input that was positive in only one of the nets; values there: the "
+    "two that lay furthest apart in its layer. Exponent a: divergence ~ step^a before the flip; rate b: divergence ~ "
+    "exp(b · step) from the flip on; rate before: such a rate before it. rms: residual of the logarithm of the "
+    "divergence; 0.1 means 10 %."
 )
 
 OTHER_KIND = {"plain": "residual", "residual": "plain"}  # of a twin and its original

@@ -34,10 +34,11 @@ Frames = Sequence[figures.Frame]
 
 TITLE = "Where the weights are"
 WHAT = (
-    "w: the trained weights of convolutions, or of all layers where most are none, without biases. t = T(w): the weights of the "
-    "plain net that computes the same function, with 1 added where a skip hands on an entry; t is w itself where no layer has a "
-    "skip. Mass: sum of magnitudes (L1 norm). ID entries: the taps (c, c, centre) through which an identity connection "
-    "would pass. The tables hold the first and the last measured epoch."
+    "w: the trained weights of the convolutions, without biases; of all layers in a net where most are not convolutions. "
+    "t = T(w): the weights of the plain net that computes the same function, with 1 added to each weight through which a "
+    "skip passes its input on; without skips t is w. ID entries: entry (c, c) at the centre of each kernel, through "
+    "which an identity connection would pass. Mass: sum of magnitudes (L1 norm). The tables show the first and the last "
+    "measured epoch."
 )
 
 
@@ -86,7 +87,7 @@ def _cell(net: PageNet, prefix: str, field: str, epoch: float) -> Cell:
 
 def _curves(page: PageData, prefix: str) -> list[Figure]:
     symbol = OBJECTS[prefix]
-    caption = f"Statistics of {symbol} over training; weights have no unit. Linear scales that need not start at zero."
+    caption = f"Statistics of {symbol} over training, without unit. Axes are linear and need not start at zero."
     names = {field: (f"curve-{prefix}-{field}", f"{prefix}/{field}", f"{FIELDS[field]}, {symbol}") for field in CURVES}
     shown = [figures.Curve(*names[field], f"sum of |{symbol}|" if mass else symbol) for field, mass in CURVES.items()]
     return figures.figure_of_curves(page, f"curves-{prefix}", caption, shown, spreads=False)
@@ -148,7 +149,7 @@ def _caption(whole: Frames, ids: Frames, clip: float | None) -> str:
     parts = ["Weights of the equivalent plain nets, t, before and after training, as in Fig. 7 of Yu & Tomasi (2019)."]
     if clip is not None:
         parts.append(
-            f"The count of all weights is cut at {clip:.0f}; the highest bin of any epoch holds {_peak(whole):.0f}."
+            f"Panels of all weights end at a count of {clip:.0f}; the highest bin of any epoch holds {_peak(whole):.0f}."
         )
     widths = figures.joined(f"{np.diff(each.x).max():.3g}" for each in (*whole, *ids))
     return " ".join([*parts, f"Bin width: {widths}."])
