@@ -22,7 +22,7 @@ def section(page: PageData) -> Section:
     notices = [f"{label} has no {CONFIG}." for label, config in configs.items() if not config]
     if guessed := [net.label for net in page.nets if net.guessed]:
         nets = f"{', '.join(guessed[:4])}{', …' if len(guessed) > 4 else ''}"
-        notices.append(f"Plain or residual is guessed from names, as no {MEMBERS} records it: {nets}.")
+        notices.append(f"Guessed from names whether plain or residual, as no {MEMBERS} says it: {nets}.")
     # Everywhere else the page names the last ones.
     notices += [f"{run.label}: {changes(each)}." for run in page.runs for each in run.changed_options]
     for run in page.runs:  # all other sections that read files come before this one, but that of keys.csv
@@ -40,9 +40,7 @@ def _facts(texts: Mapping[Run, str]) -> Table:
         facts += [f"{run.log[column].max():.10g}" if len(run.log) else "" for column in ("epoch", "step")]
         facts.append("\n".join(filter(None, (line.lstrip("# ").rstrip() for line in head))))
         rows.append([Cell(run.label), *(Cell(fact or ABSENT) for fact in facts)])
-    caption = (
-        "Completed epochs and optimizer steps at the end of the log; the rest as noted on top of the configuration."
-    )
+    caption = "Completed epochs and optimizer steps at the end of the log; command and versions as the configuration notes them."
     return Table(caption, ["run", "nets", "epochs", "steps", "command and versions"], rows)
 
 
@@ -52,7 +50,7 @@ def _differences(configs: dict[str, dict]) -> list[Table]:
         return []
     flat = {label: dict(flatten(config)) for label, config in configs.items()}
     differing = keys_that_differ(flat.values(), ABSENT)
-    caption = f"Every key of the configurations that differs; {ABSENT}: not set."
+    caption = f"All options that differ; {ABSENT}: not set."
     caption = caption if differing else "The configurations are equal."
     rows = [[Cell(key), *(Cell(str(values.get(key, ABSENT))) for values in flat.values())] for key in differing]
     return [Table(caption, ["key", *flat], rows, title="Differences between the runs")]

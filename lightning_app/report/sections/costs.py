@@ -15,8 +15,8 @@ from lightning_app.runs.reader import Run
 EPOCH = "time/epoch"
 COST = "cost/"
 CAPTION = (
-    "Wall-clock seconds, all nets of a run together. An epoch is training and evaluation, without the measures. Share: of the "
-    "run's epochs, so 100 % means that measuring took as long as training."
+    "Wall-clock seconds for all nets of a run together. An epoch is training and evaluation, without the measures. "
+    "Share: of the total time of the run’s epochs; at 100 %, measuring took as long as training and evaluation."
 )
 
 
@@ -67,6 +67,6 @@ def _figure(page: PageData, names: list[str]) -> Figure:
         panels += [panel(*title, draw_epochs, x="epoch", y="seconds", rows=its, whole_x=True)]
     rows = [(run.label, name, *each) for name in names for run in page.runs for each in run.series(name).items()]
     data = csv_text(("run", "name", "epoch", "seconds"), rows)
-    caption = "Median seconds of one epoch and of one measurement (logarithmic), and seconds of every epoch."
+    caption = "Median seconds of one epoch and of one measurement (logarithmic axis), and seconds of every epoch."
     marks = legend((run.label, look) for run, look in looks.items())
     return Figure("costs-figure", caption, panels, marks, data)

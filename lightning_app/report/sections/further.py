@@ -10,8 +10,8 @@ from lightning_app.report.profiles import by_layer_keys, profiles, several_seeds
 
 TITLE = "Further measures"
 MOST = 12  # panels of one family
-REST = " {0} further numbers are not drawn; the last value of each is at the end of the page."
-BY_LAYER = "{0} by layer: one line an epoch, later ones darker."
+REST = " {0} more numbers are not drawn; their last values are at the end of the page."
+BY_LAYER = "{0} by layer: one line per epoch, later ones darker."
 
 
 def section(page: PageData, shown: Collection[str]) -> Section | None:
@@ -29,7 +29,7 @@ def _figures(page: PageData, family: str, names: list[str]) -> list[Figure]:
     """Curves of the numbers of whole nets, and profiles of those of single layers."""
     layered = by_layer_keys(names)
     whole = [name for name in names if not any(name in keys.values() for keys in layered.values())]
-    caption = f"{family}: every number that was logged of whole nets."
+    caption = f"{family}: numbers logged for whole nets."
     rest = REST.format(len(whole) - MOST) * (len(whole) > MOST)
     keys: dict[str, str] = {}
     for name in whole[:MOST]:  # "own/a/b" and "own/a-b" are two; a family may be one number

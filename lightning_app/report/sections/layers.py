@@ -25,16 +25,18 @@ TITLE = "Layers, and what could not be measured"
 FAMILIES = ("interlayer", "interlayer_batch1")
 BLOCK_HEAD = ["block", *BLOCK_COLUMNS]
 BLOCK_CAPTION = (
-    "Interlayer cushions √n ‖J x‖ / (‖J‖ ‖x‖), medians over probe samples. BatchNorm with its running statistics (eval), or with "
-    "each sample's own, with which the numbers of Yu & Tomasi (2019) come out."
+    "Interlayer cushion of a block with Jacobian J at its input x: √n ‖J x‖ / (‖J‖ ‖x‖), median over probe samples. The "
+    "larger it is, the less random noise added to x changes the output. n: number of entries of x (CHW), or of places of "
+    "a map (HW). BatchNorm uses its running statistics (eval), or those of one sample at a time, which give the numbers "
+    "of Yu & Tomasi (2019)."
 )
 BLOCK = re.compile(r"interlayer(?:_batch1)?/([^/]+)/median$")
 HEAD = ["module", "layer", "kind", "weight", *COLUMNS, "no cushion because"]
-OTHER_HEAD = ["module", "kind", "weight", "because"]
+OTHER_HEAD = ["module", "kind", "weight", "reason"]
 CAPTION = (
-    "In the order of the forward pass. Layer: its name in the keys, as registered in the net. Cushion: median over the probe "
-    "samples, kernel norm, the identity of a skip in the numerator only. ‖W‖: Frobenius norm of the weights as they are. "
-    "λ: of the normalisation that follows. A dash: not measured."
+    "In the order of the forward pass. Module: its name in the net. Layer: its name in the log. Cushion: median over the "
+    "probe samples, by the kernel’s norm, with the identity of a skip in the numerator only. ‖W‖: Frobenius norm of the "
+    "weights as trained. λ: factors of the normalisation that follows. A dash: not measured."
 )
 NO_NUMBER = "its weights are all 0, or its input is 0 for every sample"
 

@@ -16,21 +16,19 @@ from lightning_app.runs.folder import searched
 
 TITLE = "What the papers claim"
 WHAT = (
-    "Verdicts of the command reproduce on runs and computations of its own, which it recognises by their whole "
-    "configuration. About other nets on this page they say nothing. Class: what a claim is about. Reproduced: the "
-    "test holds under every defensible reading; not reproduced: under none. Artefact of a convention: under some ways "
-    "to measure it only; depends on a setting: with some of those that the paper leaves open only. Holds as rebuilt: "
-    "of a statement whose formula the text at hand lost. Checked: an identity, or an addition that no paper states. "
-    "Described: a number without a test. Not tested: the row says what is missing. With fewer epochs than the paper, "
-    "of orderings and ratios only: agrees, disagrees, or undecided. An interval that contains 0 leaves the sign "
-    "unresolved; it does not say that there is no difference. Paper: what it prints, in small type our test of it, "
-    "and what the test would let pass where that is much. Ours: mean ± sample standard deviation over seeds (their "
-    "number)."
+    "Verdicts of the command reproduce about its own runs and computations; it recognises its runs by their whole "
+    "configuration. They say nothing about other nets on this page. Class: what a claim is about. Reproduced: the test "
+    "holds under every defensible reading; not reproduced: under none. Artefact of a convention: it holds only under "
+    "some ways to measure. Depends on a setting: it holds only with some settings that the paper leaves open. Holds as "
+    "rebuilt: the text at hand had lost the formula of this statement. Checked: an identity, or an addition that no "
+    "paper states. Described: a number without a test. Not tested: the row says what is missing. With fewer epochs than "
+    "the paper, only orderings and ratios are judged: agrees, disagrees, or undecided. An interval that contains 0 "
+    "leaves the sign unresolved; it does not mean that there is no difference. Paper: what it prints; in small type, our "
+    "test of it, and what the test would let pass where that is much. Ours: mean ± sample standard deviation over seeds "
+    "(number of seeds)."
 )
 HEAD = ["claim", "class", "reading", "paper", "ours", "verdict", "why"]
-CAPTION = (
-    "Made by the command reproduce from runs of its own, and read from its record; the command verify judges it again."
-)
+CAPTION = "Written by the command reproduce from its own runs; the command verify judges the record again."
 
 
 def section(page: PageData) -> Section | None:
