@@ -17,10 +17,11 @@ from lightning_app.report.profiles import layers_with, profiles, several_seeds, 
 
 TITLE = "Ensembles of paths"
 WHAT = (
-    "A residual net is the sum of the paths through it, short and long ones (Littwin & Wolf, 2016). The larger the factors λ of "
-    "its normalisation layers, or without these its weights, the more do long paths count: it is said to be an ensemble of "
-    "shallow nets at first, and of deeper ones as training makes the scales grow. Here is as much of this as was measured: "
-    "effective depth, λ, norms of weights, and the forces that training exerts on the scales."
+    "A residual net is a sum over paths: at each block a path takes the branch or the skip, so paths are short or long. "
+    "The larger the factors λ of the normalisation layers (or, without these, the weights), the more long paths count. "
+    "Littwin & Wolf (2016) say that a residual net is an ensemble of shallow nets at first, and of deeper ones as "
+    "training makes these scales grow. Shown here, as far as measured: effective depth (a mean length of paths), λ, "
+    "norms of weights, and the forces that training exerts on the scales."
 )
 
 DEPTH = "depth"
@@ -38,22 +39,23 @@ LENGTHS = {"outputs": "E|f_r|²", "gradients": "|g_r|²"}  # array -> what is in
 WHEN = {0: "first", 0.5: "middle", 1: "last"}
 
 DEPTH_TABLE = (
-    "On probe samples in evaluation mode, at the first and the last epoch measured. Lengths count weight layers; the readout is "
-    "not counted. f_r: what all paths of length r together add to the outputs, with the ReLU gates of the sample, centred over "
-    "classes. d_eff = Σ r E|f_r|² / Σ E|f_r|². d_coh = Σ r E⟨f_r, f⟩ / E|f|² with f = Σ f_r: parts that cancel count negative, "
-    "and it may lie below 0 or above p. d_grad = Σ r |g_r|² / Σ |g_r|², with the gradient g_r along paths of length r. From the "
-    "input: without the paths that start at a bias or at the shift of a normalisation; bias share: what part of Σ E|f_r|² is "
-    "lost without them, negative where the two cancel. p: the most layers of a path."
+    "On probe samples (fixed training samples) in evaluation mode, at the first and the last measured epoch. Lengths "
+    "count weight layers, without the readout. f_r: what all paths of length r together add to the outputs, with each "
+    "sample’s own ReLU gates, centred over classes. d_eff = Σ r E|f_r|² / Σ E|f_r|². d_coh = Σ r E⟨f_r, f⟩ / E|f|² with "
+    "f = Σ f_r: parts that cancel count negative, so it may be below 0 or above p. d_grad = Σ r |g_r|² / Σ |g_r|², where "
+    "g_r is the gradient along paths of length r. From the input: without the paths that start at a bias or at the shift "
+    "of a normalisation. Bias share: the part of Σ E|f_r|² that is lost without these paths; it is negative where they "
+    "cancel others. p: length of the longest path."
 )
 ONE_LENGTH = " Nothing was logged of {}: in a net without branches all paths have one length."
-UNMEASURED = " It was not measured of {}."
+UNMEASURED = " Not measured: {}."
 DEPTH_OVER_EPOCHS = (
-    "Each depth over p, the most layers of a path. Line: one half. By the formula of Littwin & Wolf (2016) most weight is on "
-    "paths shorter than that at initialisation, and moves to longer ones as the scales grow."
+    "Each depth as a share of p, the length of the longest path. Line: one half. By the formula of Littwin & Wolf "
+    "(2016), paths shorter than that have most of the weight at initialisation, and longer ones gain as the scales grow."
 )
 BY_LENGTH = (
-    "How E|f_r|² of the outputs and |g_r|² of the gradient are distributed over the length r of paths: each divided by its sum. "
-    "Paths that start at a constant are included."
+    "How E|f_r|² of the outputs and |g_r|² of the gradient are distributed over the length r of paths, each divided by "
+    "its sum. Paths that start at a constant (a bias or a shift) are included."
 )
 
 Titles = Mapping[str, tuple[str, str]]  # field -> title, y axis
@@ -79,20 +81,21 @@ WEIGHTS = {
 }
 
 LAMBDAS_OVER_EPOCHS = (
-    "λ: the trained factors of normalisation layers, one a channel. |λ|, ‖λ‖ (2-norm; grows with the root of the number of "
-    "channels) and the effective scale |λ| / √(var + ε), with running statistics, are means over layers; negative entries and "
-    "those whose sign differs from the measurement before are counted over all layers."
+    "λ: the trained factors of a normalisation layer, one per channel. Means over layers: |λ|, ‖λ‖ (2-norm, which grows "
+    "with the root of the number of channels) and the effective scale |λ| / √(var + ε), with running statistics. Counts "
+    "over all layers: negative entries, and entries whose sign differs from the measurement before."
 )
 LAMBDAS_BY_LAYER = "λ by layer: layer k is the normalisation after the k-th weight layer."
 WEIGHTS_OVER_EPOCHS = (
-    "Norms of the weights, biases excluded: {norm}. Own: of w, as it is trained. Absorbed: of w′ = λ w / √(var + ε), the "
-    "weights of the same function without the normalisation that follows the layer, where it can be merged; a net without "
-    "normalisation has none. Both are means over convolutions, or over all layers of a net without any."
+    "Norms of the weights, without biases: {norm}. Own: of w, the trained weights. Absorbed: of w′ = λ w / √(var + ε), "
+    "the weights of the same function with the normalisation behind the layer merged into it, where that is possible; a "
+    "net without normalisation has none. Both are means over convolutions, or over all layers of a net that has no "
+    "convolutions."
 )
 WEIGHTS_BY_LAYER = "Norms of the weights by layer ({norm}), in the order of the net."
 LINES = (
-    " One line an epoch, later ones darker. Each panel has its own scale, which need not start at zero. Without numbers of "
-    "their own, layers are counted as the net runs them."
+    " One line per epoch, later ones darker. Each panel has its own scale, which need not start at zero. Layers without "
+    "numbers in their names are numbered as the net runs them."
 )
 
 DRIVE, SCALE = "drive", "scale"
@@ -105,17 +108,18 @@ SHARES = {
     "agrees_first": "First order agrees",
 }
 FORCES_TABLE = (
-    "For λ: in how many normalisation layers and epochs, of how many; for C = ‖w‖ / √(number of weights): in how many epochs; of "
-    "several seeds the mean share. "
-    "First order: the push of gradient descent, −Σ sign(λ) ∂L/∂λ, or −∂L/∂C; above 0 the scale is pushed up. Second order: its "
-    "change by a small step of the weights alone, ½ Σ sign(λ) ∂‖g‖²/∂λ with their gradient g (Theorem 3; for C, Theorem 4). "
-    "Agrees: it had the sign of the change of Σ|λ|, or of C, until the next measurement; not counted where either is exactly 0. "
-    "L is the risk on probe samples, the change is of all steps in between with momentum and penalty, and the theorems "
-    "presuppose that the first order is 0: agreement is a finding, disagreement no contradiction."
+    "Does training push the scales up, and does the push predict how they change? Entries for λ count normalisation "
+    "layers and epochs, those for C = ‖w‖ / √(number of weights) count epochs; for several seeds, they are mean shares. "
+    "First order: the push of gradient descent, −Σ sign(λ) ∂L/∂λ, or −∂L/∂C; above 0, the scale is pushed up. Second "
+    "order: how a small step of the weights alone changes that push, ½ Σ sign(λ) ∂‖g‖²/∂λ with the gradient g of the "
+    "weights (Theorem 3; for C, Theorem 4). Agrees: it had the sign of the change of Σ|λ|, or of C, until the next "
+    "measurement; cases where either is exactly 0 do not count. L is the risk on probe samples, the change is that of "
+    "all steps in between, with momentum and penalty, and the theorems assume that the first order is 0: so agreement is "
+    "a finding, and disagreement does not contradict them."
 )
 FORCES_OVER_EPOCHS = (
-    "Share of normalisation layers at each epoch: those whose |λ| is driven up, and those whose prediction at the measurement "
-    "before had the sign of the change since. Line: one half, as by chance."
+    "Share of normalisation layers at each epoch: those whose |λ| is pushed up (>\u00a00), and those whose prediction at "
+    "the measurement before had the sign of the change since (agrees). Line: one half, as by chance."
 )
 
 FAMILIES = (DEPTH, LAMBDA, *NORMS, DRIVE)
