@@ -38,15 +38,16 @@ ERRORS = {"trace": "trace_error", "frobenius": "frobenius_error"}
 NOT_CONVERGED, NO_BOUND = "not converged", "no upper bound"
 UPPER = "condition10_high"  # which may have none; its lower end is infinite where the percentile is 0
 CAPTION = (
-    "At the last epoch with a spectrum. ± beside an eigenvalue: the norm of its residual, and at least its rounding (in single "
-    "precision 8e-6 of the largest |λ|); some eigenvalue of H lies within that distance. “Not converged”: the residual "
-    "exceeds the requested share of |λ|; such a number is not to be relied on. ± beside trace and norm: one standard "
-    "error, over random starts. No ±: computed exactly. Leading, on ID entries: the share of the leading eigenvector's "
-    "square; spread evenly over all parameters it would be the small number."
+    "At the last epoch with a spectrum. ± beside an eigenvalue: some eigenvalue of H lies within this distance. It is "
+    "the norm of the residual, and at least the rounding error (in single precision 8e-6 of the largest |λ|). “Not "
+    "converged”: the residual exceeds the requested share of |λ|; do not rely on such a number. ± beside trace and norm: "
+    "one standard error over random starts. No ±: computed exactly. Leading, on ID entries: share of the leading "
+    "eigenvector’s square that lies there; in small type, what it would be if spread evenly over all parameters."
 )
 PARTS = (
-    "The same of diagonal blocks of H: of the ID entries (id), of all other parameters (rest), of the weights and biases of one "
-    "layer. An eigenvalue of about 0, as the smallest of a layer mostly is, does not converge by a measure relative to itself."
+    "The same for diagonal blocks of H: of the ID entries (id), of all other parameters (rest), and of the weights and "
+    "biases of one layer. An eigenvalue of about 0, such as the smallest of most layers, does not converge, because "
+    "convergence is measured relative to its own size."
 )
 
 

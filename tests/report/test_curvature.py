@@ -204,7 +204,7 @@ def test_one_spectrum_without_arrays_of_one_net(run):
 def test_the_samples_are_those_of_the_configuration(run):
     callback = {"class_path": "callbacks.HessianSpectrum", "init_args": {"prefix": "hessian", "samples": 77}}
     (run.path / "config.yaml").write_text(f"trainer: {{callbacks: [{callback}]}}\n")
-    assert "H, the second derivative of the mean loss in all trained parameters: over 77 probe samples" in curvature(
+    assert "H, the second derivative of the mean loss in all trained parameters, over 77 probe samples" in curvature(
         measure(run)
     )
     (run.path / "config.yaml").write_text(

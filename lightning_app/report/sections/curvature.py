@@ -20,13 +20,14 @@ from lightning_app.report.spectra import last_epoch, matrix_of, parts, prefixes,
 
 TITLE = "Curvature"
 WHAT = (
-    "Eigenvalues λ of H, {matrix} of the mean loss in all trained parameters: over {samples}, without weight "
-    "penalty, BatchNorm with running statistics. H is known by some products H v only (Lanczos), unless the net is so small "
-    "that all eigenvalues were computed. Ends and averages of the spectrum come with errors. The share of negative "
-    "eigenvalues (λ < 0; the index, over the number of parameters) and the condition number |λ|max / |λ|10 %, with the 10th "
-    "percentile of |λ|, lie in an interval: no more follows from so few products, as most eigenvalues are too close to zero "
-    "to tell their sign and size. It is widened by two standard errors of the random starts; neither its ends nor its middle "
-    "are estimates. Where all eigenvalues were computed both are exact, and |λ| up to 1e-10 of the largest counts as zero."
+    "Eigenvalues λ of H, {matrix} of the mean loss in all trained parameters, over {samples}, without weight penalty; "
+    "BatchNorm uses running statistics. Unless the net is so small that all eigenvalues were computed, H is known by "
+    "some products H v only (Lanczos), and ends and averages of the spectrum come with errors. There are only intervals "
+    "for the share of negative eigenvalues (λ < 0; the index, divided by the number of parameters) and for the condition "
+    "number |λ|max / |λ|10 %, where |λ|10 % is the 10th percentile of |λ|: most eigenvalues are so close to zero that a "
+    "few products do not show their sign and size. An interval is widened by two standard errors of the random starts; "
+    "neither its ends nor its middle are estimates. Where all eigenvalues were computed, both numbers are exact, and |λ| "
+    "up to 1e-10 of the largest counts as zero."
 )
 INDEX, CONDITION = ("index_low", "index_high"), ("condition10_low", "condition10_high")
 CURVES = ("top1", "bottom1", "trace", *INDEX, "unresolved", *CONDITION)
@@ -35,17 +36,20 @@ LEADING = "id/leading"
 ENDS, TRACE = {"top1": "top1_residual", "bottom1": "bottom1_residual"}, {"trace": "trace_error"}
 NUMBERS = (*ENDS, *TRACE, LEADING)  # and no ends of an interval: these have a spread over seeds
 OVER_EPOCHS = (
-    "Largest eigenvalue above, smallest below, as found by Lanczos, which never finds values beyond the true "
-    "ends. Shaded: the norm of the residual, and of the trace one standard error. Index and condition number lie between the "
-    "two lines. Eigenvalues, trace and index are drawn on logarithmic axes where they span more than a decade, linear ones "
-    "next to zero; the condition number always."
+    "Ends: largest eigenvalue above, smallest below; Lanczos never finds values beyond the true ends. Shaded: the error, "
+    "which is the norm of the residual for an eigenvalue and one standard error for the trace. Index and condition "
+    "number lie between their two lines. Axes of eigenvalues, trace and index are logarithmic where values span more "
+    "than a decade, and linear next to zero; that of the condition number is always logarithmic."
 )
 SEVERAL_SEEDS = (
-    "Of several seeds a band is of the seeds, as the legend says, without the errors of each; an interval runs from the mean "
-    "lower to the mean upper end, thin lines are the outermost ends of any seed."
+    "With several seeds a band shows the spread over seeds, as the legend says, without the error of each. An interval "
+    "runs from the mean lower to the mean upper end; thin lines are the outermost ends of any seed."
 )
 UNRESOLVED = "Share of eigenvalues whose sign is unresolved at the last epoch: {}."
-ENDLESS = "No finite upper end of the condition number, because the percentile may be 0, and drawn to the top of the axes: {}."
+ENDLESS = (
+    "The condition number has no finite upper end, because the percentile may be 0, and is drawn to the top of the axes: "
+    "{}."
+)
 
 NO_LAYERS = ("id", "rest")
 PANELS = {  # title, y axis, what is drawn
@@ -54,17 +58,18 @@ PANELS = {  # title, y axis, what is drawn
     "trace": ("Trace of each layer", "trace", ("trace",)),
 }
 LAYERS = (
-    "By layer, in the order of the net, at the last epoch with a spectrum. Leading eigenvector: that of the largest |λ|, over "
-    "weights and biases; its square sums to 1 over all parameters."
+    "By layer, in the order of the net, at the last epoch with a spectrum. Leading eigenvector: the one of the largest "
+    "|λ|; shown is how much of its square lies on each layer’s weights and biases. Over all parameters the square sums "
+    "to 1."
 )
-BLOCKS = " λ and trace: of the diagonal block of H of one layer's parameters; errors are in the table."
+BLOCKS = " λ and trace: of the diagonal block of H for one layer’s parameters; the table below has their errors."
 
 DENSITY_ARRAYS = ("counts", "edges", "outside")
 LEAST = 1e-3  # eigenvalues a bin: fewer are not drawn
 DENSITY = (
-    "Expected number of eigenvalues a bin, eight bins a decade to both sides of zero; both axes logarithmic, the horizontal "
-    "one linear around zero. A run of m products tells the density at m points only, and these are the peaks: between them "
-    "it is not resolved, and the highest peaks, next to zero, stand for eigenvalues on either side of it."
+    "Expected number of eigenvalues per bin, eight bins per decade on both sides of zero. Both axes are logarithmic, the "
+    "horizontal one linear around zero. A run of m products tells the density at m points only, which are the peaks: "
+    "between them it is not resolved, and the highest peaks, next to zero, stand for eigenvalues on both sides of it."
 )
 
 
