@@ -285,7 +285,7 @@ def test_without_a_conclusion_none_is_said_to_stay(nets, residual, seeds, said):
 def test_one_net_of_each_arm_is_a_pair_even_without_a_seed(finished):
     found = section(finished)
     assert table(found, "Weight mass, all weights")["w"][-1] == "smaller"
-    assert "Of one seed" in next(block for block in found.blocks if isinstance(block, Table)).caption
+    assert "With one seed" in next(block for block in found.blocks if isinstance(block, Table)).caption
 
 
 def test_several_pairs_stand_in_one_table(make):
@@ -299,7 +299,7 @@ def test_captions_end_with_one_full_stop(nets):
     """Also where the last meaning ends with that of an abbreviation."""
     cushions = {f"cushion/layer01/{each}": 0.5 for each in ("median", "mean", "minimum")}
     captions = [block.caption for block in section(nets({"plain": cushions, "residual": cushions})).blocks]
-    assert captions[-1].endswith("proper of Arora et al.")
+    assert captions[-1].endswith("definition of Arora et al.")
     assert all(caption.strip().endswith(".") and ".." not in caption for caption in captions)
 
 

@@ -21,27 +21,36 @@ TITLE = "Conventions"
 LINES = 8  # of one panel
 CONCLUSIONS = (conventions.LARGER, conventions.UNRESOLVED, conventions.SMALLER, conventions.TOO_FEW)
 WHAT = (
-    "Where a quantity has several defensible conventions (which norm, whose BatchNorm statistics, with or without the identity, "
-    "what the penalty counts), all that were logged stand side by side, each at the last epoch that all nets of a pair have. "
-    f"Rewritten: whether the number stays where the same function is written as another net ({conventions.INVARIANT}) or is one "
-    f"of how it is written ({conventions.NOTATION}). “{conventions.UNDER_T}”: it stays where skips are written as weights, and "
-    "changes where BatchNorm is absorbed. As the finding “notation” measured, or as follows from the definition; else empty."
+    "Where a quantity has several defensible conventions (which norm, whose BatchNorm statistics, with or without the "
+    "identity, what the penalty counts), all that were logged are shown side by side, each at the last epoch that all "
+    "nets of a pair have. Rewritten: what happens to the number if the same function is written as another net. "
+    f"“{conventions.INVARIANT}”: it stays. “{conventions.UNDER_T}”: it stays if skips are written as weights, and changes "
+    f"if BatchNorm is absorbed. “{conventions.NOTATION}”: it changes, so it also describes how the function is written. "
+    "Each entry was measured (finding “notation”) or follows from the definition; else it is empty."
 )
 REWRITTEN = "rewritten"
 SUMMARY = (
-    "How many conventions conclude that residual nets have more or less than plain ones; residual / plain, the least and the "
-    "greatest of all conventions, where values are positive; and whether another one would lead to another conclusion. "
+    "For each quantity: how many conventions conclude that residual nets have larger or smaller values than plain ones; "
+    "the smallest and the largest ratio residual / plain over conventions, where values are positive; and whether the "
+    "conclusion depends on the convention. "
 )
 SEEDS = (
-    "A difference is one whose 95 % bootstrap interval over pairs of seeds (of logarithms, where all values are positive) "
-    "leaves zero out; not corrected for many conventions. Where it contains zero the difference is unresolved, not absent. "
+    "A difference is one whose 95 % bootstrap interval over pairs of seeds (of logarithms, where all values are "
+    "positive) excludes zero, with no correction for several conventions. If the interval contains zero, the difference "
+    "is unresolved, not absent. "
 )
-FEW = f"With 2 to {ENOUGH - 1} pairs nothing is concluded: even the whole range of the differences would be wrong too often. "
-ONE = f"Of one seed, less than {100 * conventions.ALIKE:.0f} % is left unresolved: nothing is known of the spread over seeds. "
-OVER = "Of each net the median over {0}. At {0}: where the residual nets’ mean is the larger one. "
-OVER_ALONE = "Of each net the median over {}. "
+FEW = (
+    f"With 2 to {ENOUGH - 1} pairs nothing is concluded: even the whole range of the differences would be wrong too "
+    "often. "
+)
+ONE = (
+    f"With one seed, the spread over seeds is unknown, and a difference below {100 * conventions.ALIKE:.0f} % counts as "
+    "unresolved. "
+)
+OVER = "The number of a net is its median over {0}. At {0}: at how many the mean of the residual nets is larger. "
+OVER_ALONE = "The number of a net is its median over {}. "
 DECIDED = {
-    conventions.REVERSES: "Which convention is taken decides whether residual nets have more or less than plain ones: {}.",
+    conventions.REVERSES: "The convention decides whether residual nets have more or less than plain ones: {}.",
     conventions.DECIDES: "The convention decides whether a difference is resolved: {}.",
     conventions.AGREES: "The convention changes no conclusion: {}.",
     conventions.OPEN: "No convention resolves a difference: {}.",
@@ -49,8 +58,8 @@ DECIDED = {
 }
 NOTHING = "No quantity of these runs was logged under more than one convention."
 RATIOS = (
-    "Residual / plain (mean over seeds) under each convention: the spread along a line is what the choice of one does. At 1 "
-    "the two are equal."
+    "Residual / plain (geometric mean over seeds), a dot for each convention: dots on one line differ in the convention "
+    "only. At 1, the two kinds of nets are equal."
 )
 
 
