@@ -15,13 +15,13 @@ __all__ = ["main"]
 
 EPILOG = """\
 examples:
-  python main.py board runs/                                      every run below a folder: the newest, others to choose
+  python main.py board runs/                                      the newest runs below a folder, others to choose
   python main.py board runs/cifar10/res20 runs/cifar10/pln20      these runs side by side
   python main.py board runs/ --open                               and show it in a browser
   ssh -L 8765:127.0.0.1:8765 HOST                                 then open the address here, of a board on HOST
 
-The page of `report`, with new numbers as they are logged. Only this machine can open it, with the address that is printed.
-Nothing is written into a run's folder, and nothing runs in the process that trains. Ctrl-C ends it.
+The page of `report`, updated as numbers are logged. Only this machine can open it, at the address that is printed. The
+board writes nothing into run folders and runs nothing in the process that trains. Ctrl-C ends it.
 """
 PORT = 8765
 
@@ -46,7 +46,7 @@ def main(argv: list[str]) -> int:
         if folder.exists() and not folder.is_dir():
             raise UserError(f"expected a folder of runs, got the file {folder}: name the folder that it is in.")
         if not folder.exists():
-            print(f"there is no folder {folder} yet: its runs are shown once there is.", file=sys.stderr)
+            print(f"there is no folder {folder} yet: its runs are shown once it exists.", file=sys.stderr)
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # of the process that draws: the cores are for training
     return _serve(folders, options.port, options.open)
 

@@ -126,7 +126,7 @@ class Handler(BaseHTTPRequestHandler):
             query = parse_qs(url.query, max_num_fields=FIELDS)
             runs, step = query.get("run", []), int(query.get("step", ["0"])[0])
         except ValueError:
-            return self.send_error(HTTPStatus.BAD_REQUEST, "the address is none of this page's")
+            return self.send_error(HTTPStatus.BAD_REQUEST, "this page has no such address")
         token, _, place = url.path.removeprefix("/").partition("/")
         if not hmac.compare_digest(token.encode(), self.server.token.encode()):
             self.send_error(HTTPStatus.FORBIDDEN, "open the address that the board has printed: it has a token")
@@ -136,7 +136,7 @@ class Handler(BaseHTTPRequestHandler):
             is_new = board.news(runs, step, query.get("looking", [""])[0].split(","), WAIT) != step
             self._answer(HTTPStatus.OK, "text/plain", _page(board, runs)[0] if is_new else "")
         else:
-            self.send_error(HTTPStatus.NOT_FOUND, "there are a page and its news")
+            self.send_error(HTTPStatus.NOT_FOUND, "there is nothing at this address")
 
     do_HEAD = do_GET
 

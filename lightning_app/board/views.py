@@ -28,7 +28,10 @@ WATCHED = 60.0  # seconds after the last request for which a page is kept up to 
 VIEWS = 4  # pages kept
 AGAIN = 5.0  # seconds until the process that draws is started again
 FIRST = 0.5  # seconds that a request waits for the first section; without one it gets an empty page, and then news
-LOST = "The process that draws this page has ended ({}). It is started again; too many runs at once may need too much memory."
+LOST = (
+    "The process that draws this page ended ({}) and is started again. If it ends again, choose fewer runs, which need less "
+    "memory."
+)
 
 
 END = "live"  # what a page calls its end: a new section may be there
@@ -132,7 +135,7 @@ class Board:
         shown = self._shown(view)
         last = max((run.written for run in shown), default=None)
         facts = [f"{len(shown)} of {len(self.runs)} runs"]
-        facts += [f"last number {_spelt(last)}"] if last is not None else []
+        facts += [f"last number logged {_spelt(last)}"] if last is not None else []
         left = view.drawn.left if view.drawn else "all" * bool(shown)
         facts += [f"sections still to be drawn: {left}"] if left else []
         problems = [f"There is no run {label}." for label in view.chosen if label not in self.runs]
