@@ -16,8 +16,8 @@ from lightning_app.report.page_data import PageData, PageNet
 from lightning_app.report.panels import legend, panel
 
 FIRST_SEED = (
-    "Of several seeds the first is shown. With the page's script it is the one whose button is pointed at, or else the first "
-    "that is not switched off; of more than six nets the others have the first and the last epoch only."
+    "Of several seeds the first is shown. With the page’s script it is the seed whose button you point at, or else the "
+    "first that is switched on; if there are more than six nets, the other seeds have only the first and the last epoch."
 )
 NO_CURVES = Rows({"epoch": []}, who="")  # a histogram: the page's script needs its axes alone
 Draw = Callable[[Axes], None]

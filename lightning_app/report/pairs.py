@@ -47,8 +47,8 @@ def pairs(page: PageData, least: int = 2) -> tuple[list[Pair], list[str]]:
             notices.append(f"{' and '.join(plain + residual)}: no {'residual' if plain else 'plain'} counterpart.")
         elif len(plain) > 1 or len(residual) > 1:
             notices.append(
-                f"Which of {' and '.join(plain)} belongs to which of {' and '.join(residual)} follows neither from their "
-                "configurations nor from their names."
+                f"Not paired: neither configurations nor names say which of {' and '.join(plain)} belongs to which of "
+                f"{' and '.join(residual)}."
             )
         else:
             pair, left_out = _pair(plain[0], residual[0], page)
@@ -155,7 +155,7 @@ def _pair(plain: str, residual: str, page: PageData) -> tuple[Pair, list[str]]:
     kept = tuple(seed for seed in shared if seed not in lost)
     label, alone, notices = _label(plain, residual), sides[0].keys() ^ sides[1].keys(), []
     if alone:
-        notices.append(f"{label}: {_seeds(alone)} in one of the two only, and so in no pair.")
+        notices.append(f"{label}: {_seeds(alone)} in only one of the two, so in no pair.")
     if lost:
         notices.append(f"{label}: {_seeds(lost)} left out, {DIVERGED}")
     if len(kept) < 2:

@@ -169,7 +169,7 @@ def test_seeds_without_a_partner_and_nets_behind_are_said(bank):
     run = bank("bank", range(6), range(1, 8))
     run.append(member_rows("plain-seed09", False, 9, 3))
     found = section(run)
-    assert "plain − residual: seeds 0, 6, 7, 9 in one of the two only, and so in no pair." in found.notices
+    assert "plain − residual: seeds 0, 6, 7, 9 in only one of the two, so in no pair." in found.notices
     assert f"plain: not all seeds are at epoch {EPOCHS}: plain-seed09 at 3." in found.notices
     then = spread(error(False, seed, 3) for seed in (*range(6), 9))
     assert table(found, "Spread")["plain", "test error E"][:3] == ["3", repr(then.mean), repr(then.sd)]

@@ -232,7 +232,7 @@ def test_names_only_decide_between_arms_that_are_configured_alike(tmp_path):
     config = specs(a=False, b=False, c=True)
     evidence = leave(RunFolder(tmp_path / "open"), names(config["model"]["arms"]), config)
     assert pairs(evidence)[1] == [
-        "Which of a and b belongs to which of c follows neither from their configurations nor from their names."
+        "Not paired: neither configurations nor names say which of a and b belongs to which of c."
     ]
 
 
