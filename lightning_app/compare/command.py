@@ -36,10 +36,11 @@ examples:
   python main.py compare 'runs/a/seed*' runs/b --metric test/error --metric 'cushion/*/median'
   python main.py compare runs/a runs/b --plan 0.005                                     how many seeds, before a run
 
-A side is PATH[,PATH...][:ARM]: runs, folders of runs, or patterns in quotes. Nets of one seed that saw the same batches are
-compared pair by pair. A verdict is wrong with a chance of at most 5 %, however often you look and add seeds at the end; several
-numbers share the 5 %. As a rule seven pairs whose differences have the same sign settle one question, and eight pairs two.
-Exit codes, of the first number: 0 A is better (or larger), 1 worse (or smaller), 3 equivalent, 4 unresolved, 2 a mistake.
+A side is PATH[,PATH...][:ARM]: runs, folders of runs, or patterns in quotes. Nets with the same seed
+and the same batches are compared pair by pair. A verdict is wrong with a chance of at most 5 %, however often you look and add
+seeds at the end; several numbers share the 5 %. As a rule one question takes seven pairs whose differences have the same sign,
+and two questions take eight. Exit codes, for the first number: 0 A is better (or larger), 1 worse (or smaller), 3 equivalent,
+4 unresolved, 2 a mistake.
 """
 
 
@@ -97,7 +98,7 @@ def _print(sides: Sides, found: list[Finding], margin: float | None) -> None:
     for finding in found:
         print(text(finding, margin))
     if (count := questions(dict.fromkeys(finding.name for finding in found))) > 1:
-        print(f"The 5 % chance of a wrong verdict is divided by {count} questions (Bonferroni), answered or not.")
+        print(f"{count} questions, answered or not, share the 5 % chance of a wrong verdict (Bonferroni).")
     options = [f"{key}: {a} / {b}" for key, (a, b) in sides.differing.items()]
     if options:
         more = f"; {len(options) - SHOWN} more (--json)" if len(options) > SHOWN else ""
@@ -130,15 +131,15 @@ def _plan(sides: Sides, names: Sequence[str], options: argparse.Namespace) -> in
     its = spread(differences(a.iloc[-1].to_numpy(), b.iloc[-1].to_numpy()))
     if its.count < 2:
         raise UserError(
-            f"a plan needs the spread of two pairs at least, got {its.count} of {len(a.columns)} with finite numbers in "
-            f"{printable(name)} on both sides: train more seeds, or name another --metric."
+            f"a plan needs at least two pairs with finite numbers in {printable(name)}, got {its.count} of {len(a.columns)}: "
+            "train more seeds, or name another --metric."
         )
     needed = pairs_needed(options.plan, its.sd, options.margin, chance=0.8, alpha=level_of(names))
     seeds = f"{needed} seeds of each side" if needed else f"more than {PLANNED} seeds of each side"
     what = f"a difference of {brief(options.plan)} in {printable(name)}"
     with answering(options.json) as answer:
         answer |= {"name": name, "difference": options.plan, "sd": its.sd, "pairs": its.count, "needed": needed}
-        print(f"{what} needs {seeds}, to be settled with a chance of 80 %")
+        print(f"{what} needs {seeds} to be settled with a chance of 80 %")
         print(f"from the spread of {its.count} differences: sd {brief(its.sd, 3)}")
         _write(options.out, answer)
     return 0

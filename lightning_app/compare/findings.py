@@ -218,9 +218,9 @@ def _said(finding: Finding, margin: float | None) -> str:
     if finding.pairs < 2:
         return "unresolved: fewer than two pairs say nothing about other seeds"
     if _spreads(finding)[0].count < 2:
-        return "unresolved, and too few pairs have finite numbers on both sides to say how many would settle it"
+        return "unresolved; too few pairs have finite numbers on both sides to say how many would settle it"
     if finding.pairs_needed is None:
-        return f"unresolved, and {PLANNED} pairs like these would not settle it"
+        return f"unresolved; {PLANNED} pairs like these would not settle it"
     more = finding.pairs_needed - finding.pairs
     return f"unresolved: about {plural(more, 'more seed')} would settle it"
 

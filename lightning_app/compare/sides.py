@@ -134,7 +134,7 @@ def matched(nets_a: Sequence[Net], nets_b: Sequence[Net]) -> Sides:
     if known and (other := [key for key in anywhere if WHAT_IS_LEARNT.fullmatch(key)]):
         values = " and ".join(str(value) for value in anywhere[other[0]])
         raise UserError(
-            f"A and B were trained on different tasks ({other[0]} is {values}), so that their numbers cannot be compared."
+            f"A and B were trained on different tasks ({other[0]} is {values}), so their numbers cannot be compared."
         )
     last = max(net.epoch for net in every)
     notes += [*_unfinished("A", nets_a, last), *_unfinished("B", nets_b, last)]
@@ -149,10 +149,10 @@ def matched(nets_a: Sequence[Net], nets_b: Sequence[Net]) -> Sides:
     data = [key for key in anywhere if key.startswith(SEEN) and key not in MEASURING] if recorded else []
     if shared and not data and known:
         if left_out := len(every) - 2 * len(shared):
-            notes.append(f"Without a counterpart of their seed, and left out: {plural(left_out, 'net')}.")
+            notes.append(f"Left out: {plural(left_out, 'net')} without a counterpart of the same seed.")
         return Sides(pairs_a, pairs_b, tuple(shared), tuple(notes), options)
     why = f"their data differ ({', '.join(data)})" if data else "they share no seed"
-    why = why if known else "not all of their configurations say on which data they were trained"
+    why = why if known else "not all configurations say on which data the nets were trained"
     count = min(len(nets_a), len(nets_b))
     notes.append(f"Not paired by seed, because {why}: nets are compared in their order.")
     if len(nets_a) != len(nets_b):
@@ -273,7 +273,7 @@ def label_of(net: Net) -> str:
 def _unfinished(side: str, nets: Sequence[Net], last: int) -> list[str]:
     stopped = [f"{label_of(net)} after epoch {net.epoch}" for net in nets if _has_stopped(net)]
     behind = [f"{label_of(net)} at {net.epoch}" for net in nets if net.epoch < last and not _has_stopped(net)]
-    diverged = [f"Of {side} diverged, and stopped: {', '.join(stopped)}."] if stopped else []
+    diverged = [f"Nets of {side} that diverged and stopped: {', '.join(stopped)}."] if stopped else []
     return diverged + ([f"Not all nets of {side} are at epoch {last}: {', '.join(behind)}."] if behind else [])
 
 
