@@ -22,7 +22,7 @@ MARKS = 8  # markers along a curve: enough to tell curves apart, few enough to s
 def over_seeds(
     axes: Axes, lines: Sequence[pd.Series], style: Style, every: bool = False, label: str | None = None
 ) -> None:
-    """Values by epoch of each seed: one as a curve, of several the mean bold on `spread_of` them; of none nothing."""
+    """Draw values by epoch: one seed as a curve, several as their bold mean on top of `spread_of`; nothing without seeds."""
     lines = [finite(line) for line in lines if len(line)]
     if len(lines) > 1:
         spread_of(axes, lines, style)
@@ -31,10 +31,10 @@ def over_seeds(
 
 
 def spread_of(axes: Axes, lines: Sequence[pd.Series], style: Style) -> None:
-    """Seeds as a band of one standard deviation within thin lines of minimum and maximum.
+    """Draw the seeds as a band of one standard deviation between thin lines of minimum and maximum.
 
-    The band ends where the seeds end: no mean less a deviation below zero of what cannot be negative. From the last epoch
-    on that all seeds have (one diverged, or is not that far), each is a thin line.
+    The band never leaves the range of the seeds, so it is not below zero for what cannot be negative. From the last epoch on
+    that all seeds have (one diverged, or is not that far), each seed is a thin line.
     """
     seeds = pd.concat(lines, axis=1, join="inner")
     values = np.where(seeds.notna().all(axis=1).to_numpy()[:, None], seeds.to_numpy(), np.nan)  # (epochs, seeds)
@@ -55,12 +55,12 @@ def filled(axes: Axes, low: pd.Series, high: pd.Series, style: Style) -> None:
 
 
 def group_mean(lines: Sequence[pd.Series]) -> pd.Series:
-    """Mean over seeds where all were measured. A diverged seed makes it NaN from there on: a mean of survivors flatters."""
+    """Mean over seeds at epochs that all have. It is NaN once a seed has diverged: a mean of the survivors would flatter."""
     return pd.concat(lines, axis=1, join="inner").mean(axis=1, skipna=False) if len(lines) > 1 else lines[0]
 
 
 def finite(line: pd.Series) -> pd.Series:
-    """Infinity as NaN: both leave a gap, and no axis reaches for them."""
+    """Infinity as NaN: both then leave a gap, and no axis is extended to them."""
     return line.where(np.isfinite(line))
 
 
@@ -109,7 +109,7 @@ def line_style(style: Style) -> dict[str, Any]:
 
 
 def rescale(axis: Axis, log: bool) -> None:
-    """Logarithmic with readable ticks (0.5, 1, 2), or linear; linear too when there is nothing positive to show.
+    """Make the axis logarithmic with readable ticks (0.5, 1, 2), or linear; also linear if nothing positive is shown.
 
     Ticks have their own powers of ten: one for the axis would lie on the title.
     """
@@ -156,23 +156,23 @@ def _set_ticks(axis: Axis, locator: ticker.Locator, formatter: ticker.Formatter 
 
 
 def reach(axes: Axes, values: ArrayLike) -> None:
-    """Make the y axis reach these values, NaN and infinity aside: what is drawn there later, by the page's script."""
+    """Make the y axis reach these values (not NaN or infinity), which the page's script may draw there later."""
     y = np.ravel(np.asarray(values, dtype=float))
     y = y[np.isfinite(y)]
     axes.update_datalim(np.column_stack([np.zeros_like(y), y]), updatex=False)
 
 
 def with_zero(axes: Axes) -> None:
-    """Make the y axis reach zero. A line there, drawn with axhline, would be at 1e-18 for a rounding."""
+    """Make the y axis reach zero (a line drawn there with axhline could be put at 1e-18, by rounding)."""
     left, _ = axes.xaxis.get_data_interval()
     axes.update_datalim([(left, 0)], updatex=False)
 
 
 def symmetric_log(axis: Axis, values: Iterable[float], decades: int = 6) -> None:
-    """Logarithmic to both sides of zero, linear below the smallest of the magnitudes; to be called when all is drawn.
+    """Make the axis logarithmic on both sides of zero and linear below the smallest magnitude; call it when all is drawn.
 
-    Linear throughout where magnitudes lie within a decade, logarithmic where all that is drawn is positive. Linear, too, so
-    many decades below the largest.
+    It is linear throughout if all magnitudes lie within a decade, and logarithmic if all that is drawn is positive. The linear
+    part begins at most ``decades`` below the largest magnitude.
     """
     sizes = np.abs(np.asarray([*values], dtype=float))
     sizes = sizes[np.isfinite(sizes) & (sizes > 0)]

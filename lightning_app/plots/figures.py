@@ -50,7 +50,7 @@ def colour(arm: str) -> str:
 
 
 def band(axes: Axes, curves: pd.DataFrame, arm: str, label: str) -> None:
-    """Mean over seeds by epoch, its band and thin the extremes (`drawing.spread_of`); epochs that all seeds have.
+    """Draw the mean over seeds by epoch with its band and extremes (`drawing.spread_of`), at epochs that all seeds have.
 
     Args:
         curves: (epochs, seeds).
@@ -60,9 +60,9 @@ def band(axes: Axes, curves: pd.DataFrame, arm: str, label: str) -> None:
 
 
 def outlines(axes: Axes, samples: Mapping[str, np.ndarray], before: Mapping[str, np.ndarray] = {}) -> None:
-    """Histograms of positive samples by arm over common bins, means in the legend; NaN and infinity are left out.
+    """Draw histograms of positive samples by arm over common bins, with means in the legend; NaN and infinity are left out.
 
-    From zero on, or logarithmic where the samples lie more than two decades apart.
+    The axis starts at zero, or is logarithmic if samples span more than two decades.
 
     Args:
         before: samples before training, which are dotted.
@@ -101,7 +101,7 @@ def _plain_line(arm: str) -> Style:
 
 
 def legend(*panels: Axes, beside: bool = False) -> None:
-    """A legend each of what is drawn, if anything is; beside the axes where it would hide what they show."""
+    """Give each panel a legend of what is drawn, if anything is; ``beside`` puts it next to the axes, where it hides nothing."""
     for axes in panels:
         named = zip(*axes.get_legend_handles_labels(), strict=True)
         drawn = [(handle, label) for handle, label in named if _is_drawn(handle)]
@@ -110,7 +110,7 @@ def legend(*panels: Axes, beside: bool = False) -> None:
 
 
 def key(axes: Axes, label: str, **look: Any) -> None:
-    """An entry of the legend without a line: for what several lines of other colours have in common, or other panels draw."""
+    """Add an entry to the legend without drawing a line: for what several lines have in common, or what other panels draw."""
     axes.plot([], [], **{"color": INK, "label": label} | look)
 
 
@@ -135,7 +135,7 @@ def _points(line: Line2D) -> np.ndarray:
 
 
 def mark_empty(figure: Figure) -> None:
-    """Say so in panels without a point that can be drawn, instead of axes with numbers of nothing."""
+    """Write into panels without a point to draw that there is nothing, instead of showing empty axes."""
     for axes in figure.axes:
         if axes.axison and _is_empty(axes):
             axes.set_axis_off()
