@@ -34,7 +34,7 @@ Question = tuple[str, ...]
 
 
 class Drawer:
-    """Draws pages step by step, and keeps what it needs to know what is to be drawn again."""
+    """Draws pages step by step, and remembers what it needs to decide what to draw again."""
 
     def __init__(self, step: int = 1) -> None:
         steps = count(step)
@@ -50,7 +50,7 @@ class Drawer:
 
 
 class Watched(Run):
-    """A run that notes in ``asked`` what it is asked, and knows which answers differ from those of an earlier reading."""
+    """A run that notes in ``asked`` what it is asked, and finds the questions whose answers changed since an earlier reading."""
 
     def __init__(self, folder: RunFolder, label: str) -> None:
         self.asked: set[Question] = set()
@@ -77,7 +77,7 @@ class Watched(Run):
         return super().array_epochs(family)
 
     def changed_since(self, earlier: "Watched") -> set[Question]:
-        """The questions to which the answers differ; about the log as a whole, its arrays and nothing else."""
+        """The questions about the log and its arrays whose answers differ from the earlier ones."""
         keys: Collection[tuple[str, str]] = self._rows.keys() | earlier._rows.keys()
         if self.log[: len(earlier.log)].equals(earlier.log):  # it goes on: all others are the same
             rest = self.log[len(earlier.log) :]
@@ -102,7 +102,7 @@ class Watched(Run):
 
 
 class DrawnSection(NamedTuple):
-    """What came of a module when it was drawn last."""
+    """What the last drawing of a module gave."""
 
     asked: set[tuple[Path, Question]]
     given: object  # besides the runs
@@ -181,7 +181,7 @@ class _Page:
         return PageUpdate(last, (before, after), [section.key for _, section in there], new, problems, len(self._due()))
 
     def _due(self) -> list[ModuleType]:
-        """What is stale; when nothing else is, also what was given something else than there is now."""
+        """What is stale; if nothing else is, also sections that were given something other than what there is now."""
         due = [module for module in MODULES if module in self.stale and module is not further]
         others = (further, first, configs)
         return due or [each for each in others if each in self.stale or self.parts[each].given != self._given(each)]

@@ -119,7 +119,7 @@ class Handler(BaseHTTPRequestHandler):
         return False
 
     def do_GET(self) -> None:
-        """The page; as news, when it is another than that of a step, else nothing."""
+        """The page; for a request for news only if it has changed since the step named, else nothing."""
         board = self.server.board
         try:
             url = urlsplit(self.path)
