@@ -53,9 +53,9 @@ def compare(
 ) -> list[Finding]:
     """A finding for each name at the last epoch that all nets have, and for errors one at equal training risk.
 
-    The chance that any of the verdicts but "unresolved" is wrong is at most 5 % in all: each gets its share of it, also the
-    errors at a training risk that not all nets reach, since they may at the next look. At equal training risk that is the chance
-    of one look: the level follows all nets that there are.
+    The chance that any verdict other than "unresolved" is wrong is at most 5 %. All questions share it, also those at equal
+    training risk if not all nets reach such a risk, since they may at the next look. Verdicts at equal training risk have this
+    chance for one look only, because that risk depends on all nets that there are.
     """
     equal = {name: reached for name in names if at_equal_risk and (reached := errors_at_equal_risk(sides, name))}
     alpha = level_of(names, at_equal_risk)

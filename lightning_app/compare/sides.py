@@ -46,7 +46,7 @@ class Sides:
 
     @cached_property
     def names(self) -> set[str]:
-        """What was measured of all nets, but of those whose run ended before they could be, because a net diverged."""
+        """What was measured of all nets, except those whose run ended early because a net diverged."""
         going_on = [net for net in self.a + self.b if net.run.diverged is None] or [*self.a, *self.b]
         return set.intersection(*(set(net.names) for net in going_on))
 
@@ -78,8 +78,8 @@ class Sides:
     def table(self, name: str) -> tuple[np.ndarray, pd.DataFrame, pd.DataFrame]:
         """Epochs (E,) at which all nets have the number, and the numbers of both sides: a row an epoch, a column a pair.
 
-        A run that ended because a net diverged has the others' later epochs as well. Where less is better, what is not finite is
-        infinite: that net has diverged. NaN is not known.
+        A run that ended because a net diverged also gets the later epochs of the others. Where less is better, a number that is
+        not finite becomes infinite: that net has diverged. NaN: not known.
 
         Raises:
             UserError: if there is no such epoch.
@@ -109,8 +109,8 @@ def sides_of(a: str, b: str) -> Sides:
 def matched(nets_a: Sequence[Net], nets_b: Sequence[Net]) -> Sides:
     """Two sides, each of nets of one kind with a seed each.
 
-    Nets of one seed are a pair where the recorded configurations say that they saw the same data in the same order: then what
-    a seed does to both falls out of the difference. Else the first net of A is compared with the first of B, and so on.
+    Nets with the same seed are a pair if the recorded configurations say that they saw the same data in the same order: then
+    what the seed does to both cancels in the difference. Otherwise the first net of A is compared with the first of B, etc.
 
     Raises:
         UserError: if the two were trained on different tasks.
