@@ -38,7 +38,7 @@ def cell(value: float | None, note: str = "") -> Cell:
 
 
 def mean_cell(values: Sequence[float | None], note: str = "") -> Cell:
-    """Mean and sample standard deviation, of one value the value; a dash if one was not measured.
+    """Mean and sample standard deviation; a single value as it is; a dash if any was not measured.
 
     >>> mean_cell([1.0, 3.0]).text, mean_cell([0.8] * 3).text, mean_cell([0.5]).text, mean_cell([1.0, None]).text
     ('2 ± 1.4', '0.8000 ± 0.0', '0.5000', '–')

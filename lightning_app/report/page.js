@@ -193,7 +193,7 @@ function values({curves, rows, several}, x) {
     const of = several ? `, ${rows.line === "epoch" ? "epoch " + brief(+line) : line}` : "", text = curve => curve.cells.get(x)[0];
     if (crowded && count > 1) {
       const sorted = its.toSorted((a, b) => text(a) - text(b) || isNaN(text(a)) - isNaN(text(b))); // what is not finite comes last
-      return [[arm, `${arm.arm}${of}, least`, text(sorted[0]), middle], [arm, `${arm.arm}${of}, most of ${count}`, text(sorted.at(-1))]];
+      return [[arm, `${arm.arm}${of}, min`, text(sorted[0]), middle], [arm, `${arm.arm}${of}, max of ${count}`, text(sorted.at(-1))]];
     }
     return its.map((curve, i) => {
       const [text, low, high] = curve.cells.get(x);

@@ -126,7 +126,7 @@ def _target(runs: Sequence[RunFolder], out: Path | None) -> Path:
 
 
 def title_of(runs: Sequence[RunFolder]) -> str:
-    """The names of the first four; runs whose names differ in their seeds only have one."""
+    """The names of the first four runs; runs whose names differ only in the seed share one."""
     labels = [run.label for run in runs]
     arms = [*dict.fromkeys(map(without_seed, labels))]
     names = arms if len(labels) > 1 and all(arms) else labels
@@ -147,7 +147,7 @@ def sections_of(page: PageData) -> list[Section]:
 
 
 def render(sections: Sequence[Section], title: str, page: PageData | None = None) -> str:
-    """The page as text: the same for the same runs, byte by byte. Without the data only what needs none of it is there."""
+    """The page as text, byte by byte the same for the same runs. Without ``page`` it has no toolbar."""
     script = interactive.script()
     arms = interactive.arms(page.groups if page else {})
     nets = [net for arm in arms for net in arm.nets]

@@ -58,7 +58,7 @@ class PageData:
         return held_out({name for net in self.nets for name in net.names})
 
     def having(self, *names: str) -> "PageData":
-        """Only the nets of which one of these was measured."""
+        """Only the nets for which at least one of these was measured."""
         return replace(self, nets=[net for net in self.nets if any(name in net.names for name in names)])
 
     def rows(self, names: Iterable[str]) -> list[tuple[str, str, float, float]]:
@@ -81,7 +81,7 @@ class PageData:
         ]
 
     def with_means(self) -> list[tuple[str, list[PageNet]]]:
-        """What a table has a row of, label and nets: each net and, after several seeds of a group, all of them."""
+        """Rows of a table, as (label, nets): one for each net and, after several seeds of a group, one for all of them."""
         found = []
         for group, nets in self.groups.items():
             found += [(net.label, [net]) for net in nets]
@@ -150,7 +150,7 @@ def _each_seed_once(nets: Sequence[PageNet]) -> list[PageNet]:
 
 
 class Loss(NamedTuple):
-    """What the risk of nets is the mean of."""
+    """The loss whose mean is the risk."""
 
     name: str
     unit: str = ""
@@ -164,7 +164,7 @@ LOSSES = {"cross_entropy": Loss("cross-entropy", "nats"), "squared_error": Loss(
 
 
 def loss_of(nets: Iterable[PageNet]) -> Loss:
-    """By the configurations of their runs; where these name none or several, a loss without a unit."""
+    """The loss that the configurations of their runs name; if they name none or several, one without a unit."""
     found = {str(run.options.get("model.loss")) for run in {net.run for net in nets}}
     return LOSSES.get(found.pop(), Loss("loss")) if len(found) == 1 else Loss("loss")
 

@@ -28,7 +28,7 @@ LONGEST_TITLE = 44  # characters that fit above a panel
 
 
 def stages(epochs: Sequence[float], at: Iterable[float]) -> dict[float, float]:
-    """Epochs nearest to these fractions of the list, each once: where there are few, the outer fractions have them.
+    """The epochs nearest to these fractions of the list, each once; if there are few, outer fractions come first.
 
     >>> stages([0, 1, 2, 4, 8], (0, 0.5, 1)), stages([0, 3], (0, 0.5, 1)), stages([], (0, 1))
     ({0: 0, 0.5: 2, 1: 8}, {0: 0, 1: 3}, {})

@@ -82,7 +82,7 @@ def ends(nets: Iterable[PageNet], prefix: str) -> dict[str, list[str]]:
 def doubtful(net: PageNet, prefix: str, epoch: float | None) -> set[str]:
     """Which of the eigenvalues at the ends did not converge.
 
-    What counts as converged is a bound on residual over |eigenvalue|, the same for all, so that those which ``unconverged``
+    An eigenvalue has converged if residual / |eigenvalue| is below a bound, the same for all. So the ones that ``unconverged``
     counts are those with the largest ratios.
     """
     number = net.at(prefix + MARK, epoch)
@@ -111,7 +111,7 @@ def samples_of(page: PageData, prefix: str) -> list[int]:
 
 
 def matrix_of(page: PageData, prefix: str) -> str:
-    """What the eigenvalues are of, by the configurations, else by the prefix; a spectrum that says nothing is a Hessian's."""
+    """The matrix whose eigenvalues these are: by the configurations, else by the prefix, else the Hessian."""
     asked = _asked(page, prefix)
     found = {str(options.get(f"{arguments}.matrix", "hessian")) for options, arguments in asked} or {prefix}
     return " or ".join(MATRICES.get(matrix, MATRICES["hessian"]) for matrix in sorted(found))

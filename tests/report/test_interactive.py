@@ -154,7 +154,7 @@ class TestCursor:
         with tab(write_report([run])) as opened:
             opened.until("document.querySelector('.bar').hidden === false")
             _, least, most = point(opened, "learning-test-error", "1")
-        assert least == "■ plain, least 1e-05" and most in ("■ plain, most of 9 nan", "■ plain, most of 9 inf")
+        assert least == "■ plain, min 1e-05" and most in ("■ plain, max of 9 nan", "■ plain, max of 9 inf")
 
     def test_one_epoch_is_marked_everywhere(self, bank):
         """Also in panels that come into view later; layers are not epochs."""
@@ -181,7 +181,7 @@ class TestCursor:
             opened.press("Home")
             opened.until("document.querySelector('#signals-1 .readout text')")
             read = texts(opened, "#signals-1 .readout text")[1:]
-        ends = {"least": "4.0", "most of 3": "6.0"}
+        ends = {"min": "4.0", "max of 3": "6.0"}
         assert read == [
             f"■ residual, epoch {epoch}, {end} {value}"
             for epoch in ("0", "0.0889", "0.7111")
