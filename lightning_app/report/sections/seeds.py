@@ -45,13 +45,14 @@ TESTS = (
 )
 OVER_EPOCHS = (
     "Mean of plain minus residual of the same seed: above zero, the residual net has the smaller value. Band: {interval} "
-    "It is pointwise: with this many epochs, it may exclude zero at some of them by chance."
+    "The band is pointwise: among many epochs, it may exclude zero at some by chance."
 )
 AT_RISK = (
     "The {error} of each net where its training risk L first falls to a given value (linear between epochs), at 60 "
     "values that all nets of the pair start above and reach; training goes from right to left. Bold: mean over seeds; "
     "thin: each seed. Last panel: mean of plain minus residual of the same seed at equal risk; above zero, the residual "
-    "net has the smaller error. Band: {interval} It is pointwise, not corrected for looking at many risks."
+    "net has the smaller error. Band: {interval} The band is pointwise: among many risks, it may exclude zero at some by "
+    "chance."
 )
 REPEAT = "{} is one more run of seed {} of {}: only the run that trained longest is counted."
 SHOWN = 4  # options that differ
