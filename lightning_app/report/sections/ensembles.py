@@ -48,7 +48,7 @@ DEPTH_TABLE = (
     "cancel others. p: length of the longest path."
 )
 ONE_LENGTH = " Nothing was logged of {}: in a net without branches all paths have one length."
-UNMEASURED = " Not measured: {}."
+UNMEASURED = " Nothing was logged of {}."
 DEPTH_OVER_EPOCHS = (
     "Each depth as a share of p, the length of the longest path. Line: one half. By the formula of Littwin & Wolf "
     "(2016), paths shorter than that have most of the weight at initialisation, and longer ones gain as the scales grow."
