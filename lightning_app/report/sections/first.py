@@ -30,10 +30,10 @@ THUMBNAILS = ("learning-test-error", "learning-test-risk", "learning-train-risk"
 MOST = 7  # sentences
 WITHIN = 0.1  # a ratio so near to 1 does not matter
 CAPTION = (
-    "Each number is a mean difference over pairs of nets, or a geometric mean of ratios, with its interval; numbers and "
-    "verdicts are those of the command compare. The chance that any verdict is wrong is at most 5 %, however often you "
-    "look (for sentences at a training risk: if you look once). To settle {} takes {} pairs or more: with fewer, a "
-    "sentence describes these nets only."
+    "Each number is a mean difference over pairs of nets, or a geometric mean of ratios; its interval is in brackets. "
+    "Numbers and verdicts are those of the command compare. The chance that any verdict is wrong is at most 5 %, however "
+    "often you look (for sentences at a training risk: if you look once). To settle {} takes {} pairs or more: with "
+    "fewer, a sentence describes these nets only."
 )
 OF_RATIOS = (
     f" Ratios are judged by their logarithms, and a ratio within {100 * WITHIN:.0f} % of 1 counts as equivalent: compare has "

@@ -27,8 +27,8 @@ CAPTION = (
     "Risk: mean {loss} per sample, on a logarithmic scale. Error: share of samples classified wrongly. Epoch 0 is before "
     "training, epoch k after k epochs. “During the epoch” is the mean over the batches of epoch k, taken while the "
     "weights change, on augmented samples if the run augments; all others are measured after the epoch, with fixed "
-    "weights. A curve ends where its values stop being finite. From the epoch on at which a seed has no value, each seed "
-    "is a thin line and there is no mean."
+    "weights. A curve ends where its values stop being finite. Once a seed has no value, there is no mean: each seed is "
+    "a thin line."
 )
 
 

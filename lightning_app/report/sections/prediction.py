@@ -34,9 +34,9 @@ WHAT = (
     "is the error on test data (on validation data where no net has a test error) minus the training error of the same "
     "epoch. τ is 1 if of any two nets the one with the larger measure has the larger gap, −1 if it always has the "
     "smaller gap, and near 0 if the measure tells nothing about the gap. An architecture is a group of nets on this page "
-    "that differ only in the seed. τ is given over all nets; within architectures, which compares only seeds of one "
-    "architecture, so that what the architecture does to both does not count; and across architectures, with one point "
-    "for each: its means over seeds."
+    "that differ only in the seed. τ is given over all nets; within architectures, where only seeds of one architecture "
+    "are compared, so that effects of the architecture itself do not count; and across architectures, with one point for "
+    "each: its means over seeds."
 )
 CAPTION = (
     "Sorted by |τ| over all nets. In small type: 95 % score interval, which assumes independent nets and roughly normal "
@@ -51,7 +51,7 @@ FIGURE = (
     "panels: the strongest measure over all nets, and the strongest within architectures, against the gap; each point is "
     "a net. The data have every measure, including those of single layers, with both gaps."
 )
-FINDINGS = f"Measures that go with the gap at q ≤ {LEVEL}, of {{}} (with those of single layers): {{}}."
+FINDINGS = f"Measures that go with the gap at q ≤ {LEVEL}, of {{}} (single layers included): {{}}."
 CHANCE = (
     f"By chance alone, with the gap shuffled among the nets, the strongest measure exceeds |τ| = {{}} in "
     f"{100 * LEVEL:.0f} % of the shuffles."
