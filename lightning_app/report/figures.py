@@ -26,10 +26,11 @@ Draw = Callable[[Axes], None]
 def joined(values: Iterable[float] | Iterable[str]) -> str:
     """Each value once, in order, as `epoch_text`.
 
-    >>> joined([8, 0, 8]), joined([0.123456, 2.0])
-    ('0 and 8', '0.1235 and 2')
+    >>> joined([8, 0, 8]), joined([0.123456, 2.0]), joined([44, 20, 32])
+    ('0 and 8', '0.1235 and 2', '20, 32 and 44')
     """
-    return " and ".join(epoch_text(each) if isinstance(each, float) else str(each) for each in sorted({*values}))
+    texts = [epoch_text(each) if isinstance(each, float) else str(each) for each in sorted({*values})]
+    return " and ".join(filter(None, (", ".join(texts[:-1]), *texts[-1:])))
 
 
 def group_legend(page: PageData, first: bool = False) -> list[Entry]:
