@@ -22,7 +22,7 @@ def section(page: PageData) -> Section:
     notices = [f"{label} has no {CONFIG}." for label, config in configs.items() if not config]
     if guessed := [net.label for net in page.nets if net.guessed]:
         nets = f"{', '.join(guessed[:4])}{', …' if len(guessed) > 4 else ''}"
-        notices.append(f"Guessed from names whether plain or residual, as no {MEMBERS} says it: {nets}.")
+        notices.append(f"Plain or residual is guessed from names, because no {MEMBERS} says it: {nets}.")
     # Everywhere else the page names the last ones.
     notices += [f"{run.label}: {changes(each)}." for run in page.runs for each in run.changed_options]
     for run in page.runs:  # all other sections that read files come before this one, but that of keys.csv
