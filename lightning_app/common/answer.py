@@ -1,7 +1,7 @@
 """``--json``: what a command found as one JSON object on standard output, for programs.
 
-Everything else that the command says, and what processes say that it starts, is on standard error meanwhile. Numbers are the
-ones that were computed, not the rounded ones of tables; what is no number (NaN, infinity) is null. A command that fails prints
+Everything else that the command and the processes that it starts print goes to standard error meanwhile. Numbers are the computed
+ones, not the rounded ones of tables; NaN and infinity are null. A command that fails prints
 no object: its exit code and standard error say why.
 """
 
@@ -21,7 +21,7 @@ HELP = "print the results as JSON, and everything else on stderr"
 
 @contextmanager
 def answering(asked: bool) -> Iterator[dict[str, Any]]:
-    """What is put into the dict is printed at the end, and nothing else, if that is asked for."""
+    """If asked for, print what is put into the dict at the end, and nothing else."""
     found: dict[str, Any] = {}
     if not asked:
         yield found

@@ -12,7 +12,7 @@ INSTALLED = "skipscope"
 
 
 class Parser(argparse.ArgumentParser):
-    """An ArgumentParser whose help has the examples before the options, which takes options in full and raises, not exits.
+    """An ArgumentParser with examples before the options in its help, no abbreviated options, and errors that are raised.
 
     Args:
         description: one line.
@@ -25,7 +25,7 @@ class Parser(argparse.ArgumentParser):
         super().__init__(description=f"{description}\n\n{epilog}".strip(), **raw)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Without empty texts: as a path one is the working folder, and it is what an unset variable of a shell leaves."""
+        """Refuse empty texts: as a path one means the working folder, and an unset shell variable leaves one."""
         for word in args or ():
             if word == "" or (word.startswith("--") and word.endswith("=")):
                 self.error(

@@ -21,15 +21,15 @@ OUTPUTS = ("logits", "last_hidden_state")  # of what a net returns, the first th
 IGNORED = -100  # a label that counts in no loss, as in PyTorch and transformers
 RETURNED = "_returned_loss"  # on the outputs: the loss that the net returned with them, and what it is a function of
 PAIRS = (
-    "give the datamodule or the LightningModule a method probe_loader() that yields fixed (inputs, labels), or dicts with "
-    "labels among them; to a watch, as its probe, a list of such batches, or pair_of."
+    "give the datamodule or the LightningModule a method probe_loader() that yields fixed batches, each (inputs, labels) or a "
+    "dict with labels. With skipscope.watch, pass such batches as probe, or set pair_of."
 )
 
 
 class Inputs:
     """Samples of several tensors, as a net takes them: by position, by name, or both. Each tensor has one row per sample.
 
-    They are cut, moved and converted like one tensor; conversions are of what is no integer.
+    They are cut, moved and converted like one tensor; integers are not converted.
 
     >>> both = Inputs(named={"tokens": torch.tensor([[1, 2], [3, 4]]), "mask": torch.ones(2, 2)})
     >>> len(both), [len(part) for part in both.split(1)], both[:1].named["tokens"].tolist()
@@ -45,7 +45,7 @@ class Inputs:
 
     @property
     def shape(self) -> torch.Size:
-        """Of the first tensor."""
+        """Shape of the first tensor."""
         return self.tensors[0].shape
 
     @property
@@ -115,10 +115,9 @@ def call(function: Callable[..., Any], inputs: Any) -> Any:
 
 @contextmanager
 def adapted(net: nn.Module) -> Iterator[None]:
-    """Within it, the net takes `Inputs` as well as what it took before, leaves them as they are, and returns one tensor
-    (`outputs_of`).
+    """Within it, the net also takes `Inputs`, does not change them, and returns one tensor (`outputs_of`).
 
-    A loss that it returned with the outputs is their `returned_loss`. A net that returns a tensor is as it was.
+    A loss that it returned with the outputs is their `returned_loss`. Nothing changes for a net that returns a tensor.
     """
     with ExitStack() as hooks:
         for hook in adapt(net):
@@ -162,7 +161,7 @@ def outputs_of(returned: Any, who: str = "a net", rows: int | None = None) -> Te
     Args:
         returned: by a net.
         who: the net, for a message.
-        rows: how many samples it was given; None: unknown, then the first with rows at all.
+        rows: number of samples that it got. None: unknown; then the first tensor with rows is taken.
 
     Raises:
         UserError: if there is none.
@@ -181,8 +180,8 @@ def outputs_of(returned: Any, who: str = "a net", rows: int | None = None) -> Te
     found = next(iter((*named_so, *(each for each in some if len(each) == rows), *some)), None)
     if found is None:
         raise UserError(
-            f"measures need one tensor of outputs, {who} returns {described(returned)}: let it return a tensor, or one named "
-            f"{' or '.join(OUTPUTS)}."
+            f"measures need one tensor of outputs, but {who} returns {described(returned)}: let it return a tensor, "
+            f"or name one {' or '.join(OUTPUTS)}."
         )
     first = values[0] if values and not named else None
     loss = named.get("loss", getattr(returned, "loss", first))
@@ -199,12 +198,12 @@ def returned_loss(outputs: Tensor) -> Tensor | None:
 
 
 def behind_loss(outputs: Tensor) -> Tensor:
-    """The tensor of which the returned loss is a function, the same as ``outputs``; these where none was returned."""
+    """The tensor that the returned loss was computed from, equal to ``outputs``; ``outputs`` itself without a returned loss."""
     return getattr(outputs, RETURNED, (None, outputs))[1]
 
 
 def takes(net: nn.Module, name: str) -> bool:
-    """Whether its ``forward`` has such an argument; ``labels`` have the nets of transformers with a loss of their own."""
+    """Whether its ``forward`` has an argument of this name, such as ``labels`` in nets of transformers that return a loss."""
     return name in inspect.signature(unwrapped(net).forward).parameters
 
 
@@ -226,11 +225,11 @@ def pair_of(batch: Any, net: nn.Module, with_labels: bool = False) -> tuple[Any,
         *several, labels = batch
         inputs = several[0] if len(several) == 1 else several
     else:
-        raise UserError(f"batches are pairs (inputs, labels) or dicts with labels, got {described(batch)}: {PAIRS}")
+        raise UserError(f"expected a batch (inputs, labels) or a dict with labels, got {described(batch)}: {PAIRS}")
     if not isinstance(labels, Tensor) or not labels.ndim:
         raise UserError(
-            "the labels of a batch are a tensor with one row per sample, got "
-            f"{described(labels)} in {described(batch)}: {PAIRS}"
+            f"expected the labels of a batch as a tensor with one row per sample, got {described(labels)} in "
+            f"{described(batch)}: {PAIRS}"
         )
     if isinstance(inputs, Tensor) and not with_labels:
         return inputs, labels
@@ -246,7 +245,7 @@ def pair_of(batch: Any, net: nn.Module, with_labels: bool = False) -> tuple[Any,
     if wrong or not given:
         got = described(wrong[0]) if wrong else "none"
         raise UserError(
-            f"the inputs of a batch are tensors with a row for each of its {rows} labels, got {got} in "
+            f"expected the inputs of a batch as tensors with a row for each of its {rows} labels, got {got} in "
             f"{described(batch)}: {PAIRS}"
         )
     return (Inputs(made.placed, made.named | {"labels": labels}) if with_labels else made), labels
@@ -258,7 +257,7 @@ def _check_names(inputs: Inputs, net: nn.Module) -> None:
         return
     if unknown := [name for name in inputs.named if name not in taken]:
         raise UserError(
-            f"a batch has {', '.join(inputs.named)} for the forward of {type(unwrapped(net)).__name__}, which takes "
+            f"a batch has {', '.join(inputs.named)}, but the forward of {type(unwrapped(net)).__name__} takes "
             f"{', '.join(taken)} and not {unknown[0]}: {PAIRS}"
         )
 

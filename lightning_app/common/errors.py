@@ -19,7 +19,7 @@ class MachineError(UserError):
 
 
 def at_least(minimum: int, who: str = "", **named: int) -> int:
-    """The first of somebody's named values, if all are at least the minimum, else a `UserError`.
+    """The first of the named values, if all are at least the minimum; otherwise a `UserError` names it and its owner ``who``.
 
     >>> at_least(1, samples=3)
     3

@@ -55,7 +55,7 @@ def with_home(path: Path | str) -> Path:
     """A path as a user names it, with the home folder in place of ``~``.
 
     Raises:
-        UserError: if that is a home which nobody has here.
+        UserError: if there is no such home folder.
     """
     try:
         return Path(path).expanduser()

@@ -23,14 +23,14 @@ def with_float64(device: torch.device) -> torch.device:
 
 
 def unwrapped(net: nn.Module) -> nn.Module:
-    """The net that ``torch.compile(net)`` wraps, or the net itself. A compiled graph passes hooks by, and so does its copy."""
+    """The net that ``torch.compile(net)`` wraps, or the net itself. A compiled graph, and a copy of it, does not run hooks."""
     return getattr(net, "_orig_mod", net)
 
 
 def bare(net: nn.Module) -> nn.Module:
     """The net within what trains it in several processes or another precision: DDP, DataParallel, and what `Fabric` sets up.
 
-    A pass of these would wait for other processes, or compute otherwise. ``torch.compile`` is left around it.
+    A pass of the wrapper would wait for other processes, or compute something else. A ``torch.compile`` around it stays.
     """
     inner = unwrapped(net)
     if isinstance(inner, nn.parallel.DistributedDataParallel | nn.DataParallel):
@@ -40,7 +40,7 @@ def bare(net: nn.Module) -> nn.Module:
 
 
 def is_compiled(net: nn.Module) -> bool:
-    """By ``torch.compile(net)``, which wraps it, or ``net.compile()``, of which PyTorch has no public question."""
+    """Whether by ``torch.compile(net)``, which wraps it, or by ``net.compile()``, for which PyTorch has no public test."""
     return bool(getattr(net, "_compiled_call_impl", None)) or hasattr(net, "_orig_mod")
 
 
@@ -61,7 +61,7 @@ def device_of(*nets: nn.Module) -> torch.device:
 
 
 def wait_for(device: torch.device) -> None:
-    """Until CUDA has done all that was launched, so that a clock counts it."""
+    """Wait until CUDA has finished all launched work, so that a clock counts it."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
@@ -78,7 +78,7 @@ def trained_weights(net: nn.Module) -> dict[str, nn.Parameter]:
 
 
 def tensors_in(values: Any, _within: frozenset[int] = frozenset()) -> Iterator[Tensor]:
-    """Tensors in nested tuples, lists and mappings, also in those that hold themselves."""
+    """Tensors in nested tuples, lists and mappings, which may contain themselves."""
     if isinstance(values, Tensor):
         yield values
     elif isinstance(values, (tuple, list, Mapping)) and id(values) not in _within:
@@ -184,7 +184,7 @@ def attention_written_out() -> Iterator[None]:
 
 
 def use_float32(arithmetic: Float32) -> None:
-    """From now on, in this process, GPUs compute so.
+    """Set the arithmetic of GPUs in this process from now on.
 
     Args:
         arithmetic: "tf32" rounds the factors of convolutions (a relative error of up to 5e-4 each), "fp32" nothing.

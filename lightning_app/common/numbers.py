@@ -36,7 +36,7 @@ def with_sd(mean: float, sd: float) -> str:
 
 
 def brief(value: float | str | None, digits: int = 4, sd: float | None = None) -> str:
-    """For text: no trailing zeros, numbers of more digits than these in full up to ten millions; words as they are.
+    """For text: no trailing zeros; numbers with more digits than these in full, up to ten million; words unchanged.
 
     Args:
         value: None or NaN: missing.
@@ -60,7 +60,7 @@ def brief(value: float | str | None, digits: int = 4, sd: float | None = None) -
 
 
 def unrounded(mean: float, sd: float) -> float:
-    """A standard deviation, or 0 where it is that of rounding only.
+    """A standard deviation, or 0 if it comes from rounding only.
 
     >>> unrounded(0.8, 1.4e-16), unrounded(0.8, 1e-9)
     (0.0, 1e-09)
@@ -98,7 +98,7 @@ def duration(seconds: float) -> str:
 
 
 def whole(value: float) -> float:
-    """As an integer where it is one, so that it is written without a point.
+    """A whole number as an int, so that it is written without a point.
 
     >>> whole(2.0), whole(2.25)
     (2, 2.25)

@@ -36,8 +36,8 @@ def configs() -> Path:
         if (folder / BASE).exists():
             return folder
     raise UserError(
-        f"expected the configurations in {CHECKOUT / FOLDER}, or where pip installs them, and found none: run from a "
-        f"checkout, or install {NAME} with pip."
+        f"found no configurations in {CHECKOUT / FOLDER} or where pip installs them: run from a checkout, or "
+        f"install {NAME} with pip."
     )
 
 
@@ -51,7 +51,7 @@ def packaged(name: str) -> str:
 
 @cache
 def commit() -> str:
-    """The checkout's commit, with a + when files differ from it; of a tree without .git what is known of it."""
+    """The checkout's commit, with a + if files differ from it; for a tree without .git the commit that is known, if any."""
     if told := os.environ.get(COMMIT):
         return told
     if not ARCHIVED.startswith("$"):

@@ -1,7 +1,7 @@
 """Readers of files that a stranger may have written, or that a full disk cut short: nothing in them is executed.
 
-Each reader checks that the file is a plain file and unpickles nothing; whatever is wrong is a `UserError` that names the file.
-Nothing is done about files made to fill the memory. `lightning_app.cli.safety` says what is trusted and what is not.
+Each reader checks that the file is a plain file and unpickles nothing; anything wrong raises a `UserError` that names the file.
+There is no protection against files made to exhaust memory. `lightning_app.cli.safety` says what is trusted and what is not.
 
 torch is imported only to read what torch wrote, so that the report starts fast.
 """
@@ -50,7 +50,7 @@ def read_xz(file: Path) -> bytes:
 
 
 def read_json(file: Path) -> Any:
-    """Raises as `read_text`, and for what is not JSON or too deep."""
+    """Raises as `read_text`, and for text that is not JSON, or nested too deeply."""
     text = read_text(file)
     with _reported(file, "read as JSON", ValueError, RecursionError):
         return json.loads(text)
@@ -78,10 +78,10 @@ def _reported(file: Path, verb: str, *errors: type[Exception]) -> Iterator[None]
 
 
 def read_yaml(file: Path) -> dict[str, Any]:
-    """A configuration: nested mappings, lists and plain values; empty for an empty file.
+    """A configuration: nested mappings, lists and plain values; an empty file gives an empty one.
 
     Raises:
-        UserError: as `read_text` and `parsed_yaml`, and for no mapping.
+        UserError: as `read_text` and `parsed_yaml`, and if it is not a mapping.
     """
     content = parsed_yaml(read_text(file), str(file))
     if not isinstance(content, dict | None):
@@ -97,14 +97,14 @@ def parsed_yaml(text: str, name: str) -> Any:
         name: what to call it in an error.
 
     Raises:
-        UserError: for text that is not YAML, a tag that would make an object, and a mapping with a key twice, of which PyYAML
-            would forget the first.
+        UserError: for text that is not YAML, a tag that would create an object, and a mapping with the same key twice, of which
+            PyYAML would silently keep the last.
 
     >>> parsed_yaml("a: &a [1, 2]\\nb: *a", "it")
     {'a': [1, 2], 'b': [1, 2]}
     >>> parsed_yaml("a: 1\\na: 2", "it")
     Traceback (most recent call last):
-    lightning_app.common.errors.UserError: it is not YAML: the key 'a' is there twice, line 2.
+    lightning_app.common.errors.UserError: it is not YAML: the key 'a' appears a second time in line 2.
     """
     import yaml
 
@@ -126,7 +126,9 @@ def _loader() -> type:
             for key, _ in node.value:
                 if isinstance(key, yaml.ScalarNode) and key.value != "<<":
                     if key.value in seen:
-                        raise ValueError(f"the key '{key.value}' is there twice, line {key.start_mark.line + 1}")
+                        raise ValueError(
+                            f"the key '{key.value}' appears a second time in line {key.start_mark.line + 1}"
+                        )
                     seen.add(key.value)
             return super().construct_mapping(node, deep)
 
@@ -143,7 +145,7 @@ def read_npy(file: Path) -> np.ndarray:
         UserError: for anything else, and for an array that is cut short.
     """
     _check_plain(file)
-    with _plain(file), file.open("rb") as stream:
+    with _plain(file, "write it again with np.save"), file.open("rb") as stream:
         return np.lib.format.read_array(stream, allow_pickle=False)
 
 
@@ -154,7 +156,7 @@ def read_npz(file: Path, wanted: Callable[[str], bool] | None = None) -> dict[st
         UserError: if the file is damaged or holds anything but arrays without Python objects.
     """
     _check_plain(file)
-    with _plain(file), zipfile.ZipFile(io.BytesIO(file.read_bytes())) as archive:
+    with _plain(file, "restore or remove it"), zipfile.ZipFile(io.BytesIO(file.read_bytes())) as archive:
         names = {name.removesuffix(".npy"): name for name in archive.namelist()}
         return {
             name: np.lib.format.read_array(io.BytesIO(archive.read(member)), allow_pickle=False)
@@ -164,7 +166,7 @@ def read_npz(file: Path, wanted: Callable[[str], bool] | None = None) -> dict[st
 
 
 @contextmanager
-def _plain(file: Path) -> Iterator[None]:
+def _plain(file: Path, cure: str) -> Iterator[None]:
     """numpy's and zipfile's readers raise whatever a broken file leads them to: zlib's errors, tokenize's, MemoryError."""
     try:
         yield
@@ -172,15 +174,13 @@ def _plain(file: Path) -> Iterator[None]:
         raise UserError(f"{file} cannot be read: {error.strerror or error}.") from error
     except Exception as error:
         kind = file.suffix or ".npy"
-        raise UserError(
-            f"{file} is not a whole, plain {kind} array ({first_sentence(error)}): write it again with np.save."
-        ) from error
+        raise UserError(f"{file} is not a whole, plain {kind} array ({first_sentence(error)}): {cure}.") from error
 
 
 def read_torch(file: Path) -> Any:
     """What ``torch.save`` wrote, on the CPU: tensors and plain values. Nothing is executed (``weights_only``).
 
-    torch's reader takes a damaged tensor for a whole one, so the archive's checksums are looked at first.
+    torch's reader does not notice a damaged tensor, so the archive's checksums are verified first.
 
     Raises:
         UserError: if the file is damaged, or holds more than tensors and plain values.
@@ -199,5 +199,5 @@ def read_torch(file: Path) -> Any:
     except Exception as error:  # torch's readers raise whatever a broken file leads them to
         raise UserError(
             f"{file} cannot be read: it is truncated or damaged, or holds more than tensors and plain values, such as a "
-            f"pickled net, which is never executed ({first_sentence(error)}). Of a net, save net.state_dict()."
+            f"pickled net, which is never executed ({first_sentence(error)}). Save net.state_dict() instead of the net."
         ) from error

@@ -16,16 +16,18 @@ def parse_seeds(seeds: int | list[int] | str) -> tuple[int, ...]:
     """
     if isinstance(seeds, int):
         if seeds < 1:
-            raise UserError(f"seeds as a number are how many, at least 1, got {seeds}; seed 0 alone is '0-0'.")
+            raise UserError(
+                f"seeds as a number says how many seeds, at least 1, got {seeds}. For seed 0 alone write '0-0'."
+            )
         chosen = list(range(seeds))
     elif isinstance(seeds, str):
         if not re.fullmatch(r"\d+(-\d+)?(,\d+(-\d+)?)*", seeds):
-            raise UserError(f"seeds as text are numbers and ranges like '0-6,9', got '{seeds}'.")
+            raise UserError(f"expected seeds as numbers and ranges like '0-6,9', got '{seeds}'.")
         ends = [tuple(map(int, part.split("-"))) for part in seeds.split(",")]
         if any(end[-1] < end[0] for end in ends):
-            raise UserError(f"a range of seeds goes up, like '0-6', got '{seeds}'.")
+            raise UserError(f"expected a range of seeds from low to high, like '0-6', got '{seeds}'.")
         if max(end[-1] - end[0] for end in ends) >= 10_000:
-            raise UserError(f"a range of seeds has at most 10,000, got '{seeds}'.")
+            raise UserError(f"a range of seeds must have at most 10,000 seeds, got '{seeds}'.")
         chosen = [seed for end in ends for seed in range(end[0], end[-1] + 1)]
     else:
         chosen = list(seeds)

@@ -36,7 +36,7 @@ class Stopping:
         self.raised = False  # has an exception of ours begun to end the program?
 
     def listen(self) -> None:
-        """Handle the signals from now on. Only the main thread can; others leave them as they are."""
+        """Handle the signals from now on. Only the main thread can do so; in other threads this does nothing to them."""
         self.received, self.forward, self._deferred, self.raised = None, lambda _: None, 0, False
         if threading.current_thread() is threading.main_thread():
             for which in (*SIGNALS, signal.SIGINT):
@@ -95,7 +95,7 @@ def requeue(environment: Mapping[str, str] = os.environ) -> str | None:
     if words is None:
         return None
     if shutil.which(words[0]) is None:
-        return f"there is no {words[0]} here: put the job back into the queue yourself"
+        return f"{words[0]} was not found: requeue the job yourself"
     done = subprocess.run(words, capture_output=True, text=True)
     output = " ".join((done.stdout + done.stderr).split())
     return f"{' '.join(words)}: {'requeued' if done.returncode == 0 else output or f'exit code {done.returncode}'}"

@@ -1,4 +1,4 @@
-"""Names are other people's text: what a page, a terminal, a spreadsheet, LaTeX and a file system would take for something else.
+"""Making names safe: a page, a terminal, a spreadsheet, LaTeX or a file system would take some for something else.
 
 A run may be called ``=cmd()``, ``<script>``, ``50%_$x$`` or hold a character that turns the text after it around. Escaping of
 HTML is jinja's; here is what it leaves alone.

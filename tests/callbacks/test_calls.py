@@ -441,10 +441,10 @@ def test_of_several_outputs_the_first_with_a_row_a_sample_is_looked_at(extra):
 @pytest.mark.parametrize(
     ("batch", "message"),
     [
-        (torch.zeros(3), "pairs \\(inputs, labels\\) or dicts with labels, got a tensor \\(3,\\)"),
+        (torch.zeros(3), "a batch \\(inputs, labels\\) or a dict with labels, got a tensor \\(3,\\)"),
         (
             {"input_ids": torch.zeros(2, 3)},
-            "labels of a batch are a tensor with one row per sample, got a NoneType in a dict",
+            "labels of a batch as a tensor with one row per sample, got a NoneType in a dict",
         ),
         (
             {"input_ids": ["a", "b"], "labels": torch.zeros(2)},
@@ -452,7 +452,7 @@ def test_of_several_outputs_the_first_with_a_row_a_sample_is_looked_at(extra):
         ),
         (
             {"pixels": torch.zeros(2, 3), "labels": torch.zeros(2)},
-            "has pixels for the forward of Reader, which takes input_ids",
+            "has pixels, but the forward of Reader takes input_ids",
         ),
     ],
 )
@@ -483,7 +483,7 @@ def test_outputs_that_are_not_as_many_as_the_labels_are_refused_with_what_to_do(
 
 
 def test_a_net_that_returns_nothing_to_look_at_is_refused():
-    with pytest.raises(UserError, match="one tensor of outputs, Silent returns a str: let it return a tensor"):
+    with pytest.raises(UserError, match="one tensor of outputs, but Silent returns a str: let it return a tensor"):
         outputs_of("nothing", "Silent")
 
 

@@ -194,7 +194,7 @@ def test_a_diverging_run_keeps_what_was_logged(tmp_path):
         (("--trainer.max_epoch", "3"), ("no option 'trainer.max_epoch'", "did you mean trainer.max_epochs")),
         (("--model.learning_rate", "3"), ("no option 'model.learning_rate'", "model.optimizer.lr")),
         (("--seed", "3"), ("no option 'seed'", "model.seeds")),
-        (("--model.seeds", "1:6"), ("seeds as text are numbers and ranges like '0-6,9', got '1:6'",)),
+        (("--model.seeds", "1:6"), ("expected seeds as numbers and ranges like '0-6,9', got '1:6'",)),
         (("--config", "{save_checkpoint: {every_n_steps: 1:30}}"), ("every_n_steps: expected int, got 1:30",)),
         (("--config=",), ("config: expected a path, got an empty text: is a variable",)),
         (("--weights", "x"), ("no option 'weights'", "it goes with measure")),

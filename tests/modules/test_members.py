@@ -27,7 +27,7 @@ def test_wrong_seeds_are_errors(seeds):
 
 @pytest.mark.parametrize("count", [0, -3])
 def test_no_seeds_at_all_is_said_with_how_to_write_seed_0(count):
-    with pytest.raises(UserError, match=f"how many, at least 1, got {count}; seed 0 alone is '0-0'"):
+    with pytest.raises(UserError, match=f"how many seeds, at least 1, got {count}. For seed 0 alone write '0-0'"):
         parse_seeds(count)
 
 
