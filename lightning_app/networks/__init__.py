@@ -1,10 +1,10 @@
-"""Pure ``nn.Module``s and how they describe themselves. No Lightning, no W&B.
+"""Networks as pure ``nn.Module``s, and how they describe themselves. No Lightning, no W&B.
 
 A net is any ``nn.Module`` that maps samples (B, ...) to logits (B, classes). Measures find its convolutions and linear layers,
-and the blocks in its Sequentials, by themselves. Only a net that knows more says so, by attributes and methods that are all
+and the blocks in its Sequentials, by themselves. A net can tell more by attributes and methods, which are all
 optional:
 
-| on the net | what it tells | who reads it |
+| on the net | meaning | used by |
 |---|---|---|
 | ``residual: bool`` | whether it has identity connections | run folder, colours, the direction of T |
 | ``depth: int`` | how many layers it has, in its own counting | run folder, pairs and sentences of the report |
@@ -13,7 +13,7 @@ optional:
 | ``id_weights() -> list[str]`` | state-dict names of the weights that have ID entries | T, penalties around the identity |
 | ``counterpart() -> nn.Module`` | a copy with ``residual`` flipped and the same weights | T, twins |
 
-| on a block | what it tells | who reads it |
+| on a block | meaning | used by |
 |---|---|---|
 | ``before_relu(x) -> Tensor`` | its output before the last ReLU | `Span`, interlayer cushions |
 | ``block_parts() -> BlockParts`` | its convolutions, BatchNorms and skip, for a Jacobian by hand | `Span.parts` |

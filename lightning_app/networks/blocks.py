@@ -1,7 +1,7 @@
-"""How a net describes its blocks: the parts that map one signal to the next, skip included.
+"""How a net describes its blocks: the parts that map one signal to the next, including the skip.
 
-Measures meet a block only through `blocks_of` and `span_of`. Names are 1-based in forward order and become keys:
-"block05", a span "block03-block05". A net that does not describe itself has the names of its modules: "layer1.0".
+Measures get blocks only from `blocks_of` and `span_of`. Names are numbered from 1 in forward order and become keys:
+"block05", a span "block03-block05". For a net that does not describe itself they are the names of its modules: "layer1.0".
 """
 
 import re
@@ -19,9 +19,9 @@ from lightning_app.networks.layers import said_by
 
 @dataclass(frozen=True)
 class BlockParts:
-    """What a block is made of: ``relu(stage_k(relu(... stage_1(x))) + S x)``, a ReLU after every stage but the last.
+    """The parts of a block: ``relu(stage_k(relu(... stage_1(x))) + S x)``, a ReLU after every stage but the last.
 
-    From it measures build the block's Jacobian by hand, many times cheaper than by automatic differentiation.
+    From them measures compute the block's Jacobian by hand, much faster than by automatic differentiation.
     """
 
     stages: tuple[tuple[nn.Conv2d, nn.BatchNorm2d | None], ...]  # a convolution and the BatchNorm behind it, if any
@@ -41,18 +41,18 @@ class BlockParts:
 class Span:
     """One or several blocks in a row: a map from the first one's input to the last one's output.
 
-    A block may have two methods, as a net's own blocks do: ``before_relu(x)``, its output before the last ReLU, and
-    ``block_parts()``, what it is made of.
+    A block may have two methods, as the blocks here do: ``before_relu(x)``, its output before the last ReLU, and
+    ``block_parts()``, its parts.
     """
 
     name: str  # "block05", "block03-block05", "layer1.0"
     modules: tuple[nn.Module, ...]  # applied one after the other
 
     def __call__(self, x: Tensor, before_relu: bool = False) -> Tensor:
-        """The output for a batch x (B, ...): (B, C, H, W) of feature maps, (B, T, d) of tokens.
+        """The output for a batch x (B, ...): (B, C, H, W) for feature maps, (B, T, d) for tokens.
 
         Raises:
-            UserError: ``before_relu`` of a block that does not have it.
+            UserError: if ``before_relu`` is true and the last block has no such method.
         """
         *earlier, last = self.modules
         for module in earlier:
@@ -62,14 +62,14 @@ class Span:
         output = getattr(last, "before_relu", None)
         if output is None:
             raise UserError(
-                f"{self.name} is a {type(last).__name__}, which has no before_relu(x): measure its output after the "
-                "ReLU, or give the class that method."
+                f"before_relu needs a method before_relu(x), but {self.name} is a {type(last).__name__} without one: set "
+                "before_relu to false, or give the class that method."
             )
         return output(x)
 
     @property
     def parts(self) -> tuple[BlockParts, ...] | None:
-        """What each module is made of, or None if one of them does not say."""
+        """The parts of each module, or None if one of them does not describe its parts."""
         described = [getattr(module, "block_parts", None) for module in self.modules]
         return tuple(own() for own in described if own) if all(described) else None
 
@@ -77,9 +77,9 @@ class Span:
 def blocks_of(net: nn.Module) -> tuple[Span, ...]:
     """The blocks of any net in forward order.
 
-    A net with a method ``block_list()`` says them itself. Of any other one they are the composite children of its
-    Sequentials (those that hold a convolution or linear map below them and are not Sequentials themselves), as
-    registered: "layer1.0", ... in torchvision's ResNets. Names are those in the net that ``torch.compile`` wraps.
+    A net with a method ``block_list()`` lists them itself. For any other net they are the composite children of its Sequentials
+    (those that contain a convolution or linear map and are not Sequentials themselves), in the order of registration:
+    "layer1.0", ... in torchvision's ResNets. Names are those in the net that ``torch.compile`` wraps.
     """
     net = unwrapped(net)
     if (blocks := said_by(net, "block_list", nn.Module)) is not None:
@@ -99,7 +99,7 @@ def span_of(net: nn.Module, name: str) -> Span:
     """A block, a span of blocks, or any module of a net, by name: "block05", "block03-block05", "layer1.0".
 
     Raises:
-        UserError: if there is none of that name, with the nearest ones and the list.
+        UserError: if there is none of that name. It suggests the nearest name and lists all.
     """
     net = unwrapped(net)
     blocks = blocks_of(net)
@@ -112,7 +112,7 @@ def span_of(net: nn.Module, name: str) -> Span:
         start, stop = names.index(first), names.index(last)
         if start <= stop:
             return Span(name, tuple(module for block in blocks[start : stop + 1] for module in block.modules))
-        raise UserError(f"a span goes forward, from an earlier block to a later one: '{last}-{first}', got '{name}'.")
+        raise UserError(f"a span names its earlier block first: expected '{last}-{first}', got '{name}'.")
     modules = {path: module for path, module in net.named_modules() if path}
     if name in modules:
         return Span(name, (modules[name],))

@@ -1,4 +1,4 @@
-"""What all CIFAR nets here share: three groups of blocks, each with twice the channels of the one before, and initialisation.
+"""What all CIFAR nets here share: initialisation, and three groups of blocks, each with twice the channels of the one before.
 
 KWI (He et al. 2015) draws N(0, 2/S), HMWI (Hardt & Ma 2017) draws N(0, 1/S^2), biases are 0 (Yu & Tomasi 2019, SM A, Eqs. 3
 and 4). The paper writes S = C U V, the fan-in; Table 3's "1900" fits the fan-out D U V better for HMWI, so ``fan`` is an option.
@@ -32,7 +32,10 @@ def standard_deviation(weight: Tensor, scheme: Scheme, fan: Fan = "in") -> float
     size = (inputs if fan == "in" else outputs) * math.prod(window)
     if scheme in ("kwi", "hmwi"):
         return math.sqrt(2 / size) if scheme == "kwi" else 1 / size
-    raise UserError(f"an initialisation is 'kwi', 'hmwi' or 'torch' (as PyTorch made it), got {scheme!r}.")
+    raise UserError(
+        "an initialisation (init, init_conv0, init_fc) must be 'kwi', 'hmwi' or 'torch' (PyTorch's own), got "
+        f"{scheme!r}."
+    )
 
 
 @torch.no_grad()
@@ -46,7 +49,7 @@ def initialise(module: nn.Conv2d | nn.Linear, scheme: Scheme, fan: Fan = "in") -
 
 
 def initialise_fan_out(layers: Iterable[Layer], fc: nn.Linear) -> None:
-    """fb.resnet.torch's: convolutions N(0, 2/(D U V)), the linear layer as PyTorch makes it but with bias 0."""
+    """Initialise as fb.resnet.torch: convolutions N(0, 2/(D U V)), the linear layer as PyTorch does but with bias 0."""
     for layer in layers:
         if layer.is_conv:
             initialise(layer.module, "kwi", fan="out")
@@ -54,20 +57,21 @@ def initialise_fan_out(layers: Iterable[Layer], fc: nn.Linear) -> None:
 
 
 def check_size(depth: int, width: int, kind: str = "simplified", step: int = 3) -> None:
-    """Refuse a depth other than ``step`` N + 2 with N >= 1 blocks a group, by a UserError with the nearest ones, or no width.
+    """Check that depth is ``step`` N + 2 with N >= 1 blocks per group, and width at least 1; the UserError names the nearest
+    depths.
 
-    ``kind`` is the net's name in the message, ``step`` what layers one more block in every group adds.
+    ``kind``: name of the net in the message. ``step``: number of layers that one more block in every group adds.
     """
     least = step + 2
     if depth < least or (depth - 2) % step:
         below = max(least, depth - (depth - 2) % step)
         nearest = f"{below}" if depth < least else f"{below} and {below + step}"
         raise UserError(
-            f"a {kind} net has depth {step}N + 2 with N >= 1 ({least}, {least + step}, {least + 2 * step}, ...), got "
+            f"depth of a {kind} net must be {step}N + 2 with N >= 1 ({least}, {least + step}, {least + 2 * step}, ...), got "
             f"{depth}. Nearest: {nearest}."
         )
     if width < 1:
-        raise UserError(f"a net's width is at least 1 channel, got {width}.")
+        raise UserError(f"width of a {kind} net must be at least 1 channel, got {width}.")
 
 
 def channels_of_blocks(width: int, blocks: int) -> list[tuple[int, int, int]]:

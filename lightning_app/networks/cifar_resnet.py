@@ -1,9 +1,9 @@
 """The full CIFAR nets of He et al. (2016), section 4.2, plain and residual: two convolutions a block, with BatchNorm.
 
-The fully-fledged nets of the interlayer cushion (Yu & Tomasi 2019, section 5) and of Littwin & Wolf (2016), Figs. 2 and
-3, as fb.resnet.torch has them: option-A shortcut (subsampling, zero channels appended at the end), fan-out
-initialisation. There is no map T between the two kinds: a shortcut over two convolutions with a ReLU between them is not
-an entry of either kernel.
+The "fully-fledged" nets of Yu & Tomasi's interlayer cushions (2019, section 5) and of Littwin & Wolf (2016), Figs. 2 and 3, as
+in fb.resnet.torch: option-A shortcut (subsampling, zero channels appended at the end), fan-out
+initialisation. There is no map T between the two kinds: a shortcut over two convolutions with a ReLU between them cannot be
+written into either kernel.
 """
 
 import torch.nn.functional as F

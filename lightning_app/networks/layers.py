@@ -1,7 +1,7 @@
 """How a net describes its measurable layers.
 
-Measures meet a net only through `layers_of`: a tuple of `Layer`, in the order of the forward pass, numbered from 1 as
-in the papers (layer 1 is the first convolution). The names become keys in logs and tables, so they never change.
+Measures get a net's layers only from `layers_of`: a tuple of `Layer`, in the order of the forward pass, numbered from 1 as in
+the papers (layer 1 is the first convolution). The names become keys in logs and tables, so they never change.
 """
 
 import inspect
@@ -31,8 +31,8 @@ class Layer:
     """One trainable linear map of a net, its bias excluded: a convolution, a linear map, an embedding, a part of attention.
 
     The layer's linear map is ``A x = W x`` or, where the net adds an identity across just this layer (``skip``),
-    ``A x = W x + S x`` with S of `identity.shortcut`. An embedding's x has a 1 at each token and else zeros. The query, key,
-    value and output maps of an `nn.MultiheadAttention` are layers of their own, whose weights may be rows of a packed one.
+    ``A x = W x + S x`` with S of `identity.shortcut`. The x of an embedding is one-hot. The query, key, value and output
+    maps of an `nn.MultiheadAttention` are separate layers, whose weights may be rows of one packed weight.
     """
 
     name: str  # "layer01", "layer02", ...: 1-based, in forward order; "layer02_3": its third call in a forward pass
@@ -45,7 +45,7 @@ class Layer:
 
     @property
     def parameter(self) -> Tensor:
-        """The tensor that holds the weight, with the rows of other layers where it is packed."""
+        """The tensor that contains the weight, and the rows of other layers if it is packed."""
         attribute = self.weight_name.rpartition(".")[2]
         if self.role == "output":
             attribute = f"out_proj.{attribute}"
@@ -84,7 +84,7 @@ class Layer:
 
     @property
     def parameters(self) -> list[tuple[Tensor, slice]]:
-        """Its weight and, where there is one, its bias: each the tensor that holds it, and the layer's rows in that."""
+        """Its weight and, if there is one, its bias: each as the tensor that contains it, and the layer's rows in that tensor."""
         packed = self.role not in ("", "output")
         owner = self.module.out_proj if self.role == "output" else self.module
         bias = getattr(owner, "in_proj_bias" if packed else "bias", None)
@@ -92,7 +92,7 @@ class Layer:
         return [(self.parameter, self.rows), *of_bias]
 
     def with_weight(self, weight: Tensor) -> dict[str, Tensor]:
-        """By state-dict name, what makes this the layer's weight in a net; the rows of other layers stay."""
+        """A dict, by state-dict name, that sets the layer's weight in a net; the rows of other layers are unchanged."""
         if weight.shape == self.parameter.shape:
             return {self.weight_name: weight}
         whole = self.parameter.clone()
@@ -123,11 +123,11 @@ class Layer:
         UserError: if it is complex.
         """
         if self.weight.is_complex():
-            raise UserError(f"expected real weights, and those of {self.weight_name} are {self.weight.dtype}.")
+            raise UserError(f"expected real weights, but those of {self.weight_name} are {self.weight.dtype}.")
         return self.weight.detach().to("cpu", torch.float64)
 
     def transferred(self) -> Tensor:
-        """T(W), of the plain layer that computes ``W x + S x``; W itself without a skip. In float64 on the CPU.
+        """T(W), the weight of the plain layer that computes ``W x + S x``; W itself without a skip. In float64 on the CPU.
 
         Raises:
             UserError: as `identity`.
@@ -135,10 +135,10 @@ class Layer:
         return self.weight64() + self.identity() if self.skip else self.weight64()
 
     def identity(self) -> Tensor:
-        """rho, the weight that alone gives S x: 1 at (c, c), of a convolution at its centre tap. float64 on the CPU.
+        """rho, the weight of S x: 1 at (c, c), for a convolution at its centre tap. float64 on the CPU.
 
         Raises:
-            UserError: for a convolution by which S x cannot be written: grouped, of several strides, or not centred.
+            UserError: if S x is not such a convolution: groups, strides that differ, or padding other than half the kernel.
         """
         if not self.is_conv:
             return torch.eye(*self.weight.shape, dtype=torch.float64)
@@ -149,18 +149,18 @@ class Layer:
         )
         if conv.groups != 1 or not centred or len({*conv.stride}) > 1:
             raise UserError(
-                f"{self.name} has a skip, which is a convolution with a centre tap only if groups is 1, the stride one "
-                f"number and the padding half the window, got {conv}. Describe the layer with skip=False."
+                f"{self.name} has a skip, which its kernel can contain only if groups is 1, the stride is the same in all "
+                f"directions and the padding is half the kernel, got {conv}: describe the layer with skip=False."
             )
         return id_entries(self.weight).to("cpu", torch.float64)
 
     def at_call(self, call: int) -> "Layer":
-        """The same weight at another call of its module, with a name of its own."""
+        """The same layer at another call of its module, with a name of its own."""
         return replace(self, name=named_at(self.name, call), call=call)
 
 
 def each_once(layers: Sequence[Layer]) -> list[Layer]:
-    """Without those whose weight an earlier layer has (tied)."""
+    """The layers without those whose weight an earlier layer has, too (tied)."""
     weights = [(layer.parameter, layer.rows.start) for layer in layers]  # held, so that no id is used again
     first = {(id(weight), start): id(layer) for (weight, start), layer in zip(weights[::-1], layers[::-1])}
     return [layer for layer in layers if id(layer) in first.values()]
@@ -176,7 +176,7 @@ def named_at(name: str, call: int) -> str:
 
 
 def padding_of(conv: Any) -> list[tuple[int, int]]:
-    """(before, after) for each axis; "same" puts the odd one after, as PyTorch does."""
+    """Padding (before, after) for each axis. With "same", an odd total has one more after, as in PyTorch."""
     if conv.padding == "valid":
         return [(0, 0)] * len(conv.kernel_size)
     if conv.padding == "same":
@@ -186,7 +186,7 @@ def padding_of(conv: Any) -> list[tuple[int, int]]:
 
 
 def is_ordinary(conv: nn.Module) -> bool:
-    """Zero-padded by less than the window, with one group and one stride, not dilated: as in ResNets."""
+    """Whether it is a convolution as in ResNets: zero padding smaller than the kernel, one group, equal strides, no dilation."""
     return (
         isinstance(conv, nn.Conv2d)
         and conv.padding_mode == "zeros"
@@ -201,7 +201,7 @@ def is_ordinary(conv: nn.Module) -> bool:
 def number_layers(
     net: nn.Module, names: Iterable[str], with_id: Collection[str] = (), skips: Collection[str] = ()
 ) -> tuple[Layer, ...]:
-    """A net's modules of these names, in forward order, as layers; some have ID entries, some a skip. `layer01` is the first."""
+    """These modules, in this order, as layers from `layer01` on; ``with_id`` have ID entries, ``skips`` have a skip."""
     with_id, skips = {*with_id}, {*skips}
     return _numbered([Layer("", net.get_submodule(n), f"{n}.weight", n in with_id, n in skips) for n in names])
 
@@ -213,10 +213,10 @@ def _numbered(layers: Sequence[Layer]) -> tuple[Layer, ...]:
 
 def layers_of(net: nn.Module) -> tuple[Layer, ...]:
     """The measurable layers of any net: its own ``net.layers()``, else all convolutions, linear maps, embeddings and maps of
-    attention, as registered.
+    attention, in the order of registration.
 
-    A net without ``layers()`` is taken at face value: no ID entries, no skips, registration order for forward order. A weight
-    that several layers share (tied) has one name, its first. Names are those in the net that ``torch.compile`` wraps.
+    A net without ``layers()`` is assumed to have no ID entries and no skips, and to call layers in the order of registration. A
+    weight that several layers share (tied) has its first name. Names are those in the net that ``torch.compile`` wraps.
     """
     net = unwrapped(net)
     _renew_weights(net)
@@ -249,7 +249,7 @@ def _renew_weights(net: nn.Module) -> None:
 
 
 def said_by(net: nn.Module, method: str, kind: type[T]) -> tuple[T, ...] | None:
-    """What a net says of itself with a method of ours; None where other people's nets mean something else by that name.
+    """The result of a net's own method, such as ``layers()``; None if it has none, or one of that name that means something else.
 
     >>> said_by(nn.Sequential(nn.ReLU()), "layers", Layer) is None
     True

@@ -2,12 +2,12 @@
 
 The paper changes the shortcut depth of fb.resnet.torch's ``preresnet`` "while keeping the total number of parameters
 fixed"; its code was not published. Here each convolution of a unit is preceded by a BatchNorm and a ReLU of its own, as in
-``preresnet`` with n = 2, so that convolutions and BatchNorms are the same for every n and for the plain net: n decides
-only where the identities are. As there, the first unit of each group adds the *activated* input, relu(bn(x)), option A
+``preresnet`` with n = 2. So convolutions and BatchNorms are the same for every n and for the plain net, and n determines only
+where the identities are. As there, the first unit of each group adds the *activated* input, relu(bn(x)), with option A
 (subsampled, zero channels appended), and all others add x itself.
 
-Where this departs: depths are those at which n divides the convolutions of a group, and n = 2 is ``preresnet`` itself.
-Blocks are no `BlockParts` (those have their ReLU at the end), so that measures differentiate them.
+A difference to the paper: n must divide the number of convolutions in a group. n = 2 is ``preresnet`` itself. Blocks have no
+`BlockParts` (these have a ReLU at the end), so measures differentiate them.
 """
 
 import itertools
@@ -57,15 +57,15 @@ class PreactResNet(nn.Module):
     """The n-shortcut pre-activation CIFAR net of depth 3nN + 2, residual or (``residual=False``) its plain sibling.
 
     A 3x3 convolution (layer 1), three groups of N units of n convolutions with widths 16, 32, 64 (the first unit of
-    groups 2 and 3 has stride 2), BatchNorm and ReLU, a global average pool, and a linear layer. Of one depth all nets have
-    the same parameters, whatever n. Input (B, 3, 32, 32), output logits (B, num_classes).
+    groups 2 and 3 has stride 2), BatchNorm and ReLU, a global average pool, and a linear layer. All nets of the same
+    depth have the same parameters, whatever n. Input (B, 3, 32, 32), output logits (B, num_classes).
 
     Convolutions have no bias and draw N(0, 2 / (k k out_channels)); BN starts at weight 1 and bias 0; the linear layer's
     weights are PyTorch's, its bias is 0.
 
     Args:
-        depth: 3nN + 2. Of 20, 38, 56 and 110 all are possible with n = 1, 2, 3.
-        n: convolutions that a shortcut spans.
+        depth: 3nN + 2. Depths 20, 38, 56 and 110 are possible with n = 1, 2 and 3.
+        n: number of convolutions that a shortcut spans.
         residual: add the shortcuts.
         num_classes: number of logits.
         width: channels of the first group.
@@ -86,7 +86,10 @@ class PreactResNet(nn.Module):
     ) -> None:
         super().__init__()
         if n < 1:
-            raise UserError(f"a shortcut spans n >= 1 convolutions, got {n}: the net without any is residual: false.")
+            raise UserError(
+                f"n, the number of convolutions that a shortcut spans, must be at least 1, got {n}: for a net without shortcuts "
+                "set residual to false."
+            )
         check_size(depth, width, kind=f"{n}-shortcut pre-activation", step=3 * n)
         self.depth = depth
         self.residual = residual
@@ -105,8 +108,8 @@ class PreactResNet(nn.Module):
     def layers(self) -> tuple[Layer, ...]:
         """conv0, the convolutions of every unit, and fc as layers 1 to ``depth``.
 
-        None has ID entries. Only with n = 1 does a shortcut go around just a layer, and only in the first unit of a group:
-        elsewhere it goes around BatchNorm and ReLU too.
+        None has ID entries. A shortcut goes around a single layer only if n = 1, and then only in the first unit of a group;
+        elsewhere it also goes around BatchNorm and ReLU.
         """
         names = [f"blocks.{i}.convs.{k}" for i in range(len(self.blocks)) for k in range(self.n)]
         firsts = names[:: len(names) // 3] if self.residual and self.n == 1 else ()  # units of the groups

@@ -20,17 +20,17 @@ MlpStart = Literal["normal", "torch7"]
 class MeanStdNorm(nn.Module):
     """``lambda x / sigma`` with one sigma for all units: the mean over units of their standard deviations (Eq. 22).
 
-    No mean is subtracted and nothing is added. While training the deviations are those of the batch, in evaluation mode
-    sigma is the remembered one, sigma^2 = ``running_var``. As in a BatchNorm the scale is weight / sqrt(sigma^2 + eps).
+    No mean is subtracted and no bias added. In training mode the deviations are those of the batch; in evaluation mode
+    sigma^2 = ``running_var``. As in a BatchNorm the scale is weight / sqrt(sigma^2 + eps).
     (B, features) -> (B, features).
 
     Args:
-        features: units.
-        scalar: one lambda a layer, as Eq. 22 writes it, or one a unit. They start at 1.
-        centred: standard deviations, as the text says; False takes root mean squares, with which the recursion
-            E N_{l+1}^2 = 1 + E N_l^2 below Eq. 22 has its 1 right.
+        features: number of units.
+        scalar: one lambda per layer, as in Eq. 22; False: one per unit. They start at 1.
+        centred: use standard deviations, as the text says; False: root mean squares, with which the 1 in the recursion
+            E N_{l+1}^2 = 1 + E N_l^2 below Eq. 22 is right.
         eps: added to sigma^2.
-        momentum: share of the newest batch in the remembered sigma^2.
+        momentum: weight of the newest batch in the running sigma^2.
 
     >>> norm = MeanStdNorm(2, eps=0.0)
     >>> norm(torch.tensor([[0.0, 5.0], [2.0, 11.0]])).tolist()  # standard deviations 1 and 3: sigma is 2
@@ -64,8 +64,8 @@ class MeanStdNorm(nn.Module):
 class MlpBlock(nn.Module):
     """``branch(x)``, or ``branch(x) + x`` when residual, with a branch of one matrix, a ReLU and a norm. (B, d) -> (B, n).
 
-    The branch is ``norm(relu(W x))``, or ``relu(norm(W x))`` when ``norm_first``, or ``relu(W x)``. No biases but a
-    BatchNorm's own: Eqs. 8 and 22 have none.
+    The branch is ``norm(relu(W x))``, or ``relu(norm(W x))`` when ``norm_first``, or ``relu(W x)``. There are no
+    biases except a BatchNorm's own: Eqs. 8 and 22 have none.
     """
 
     def __init__(self, inputs: int, width: int, norm: nn.Module | None, norm_first: bool, residual: bool) -> None:
@@ -84,27 +84,28 @@ class MlpBlock(nn.Module):
 class ResidualMLP(nn.Module):
     """p blocks of one layer, identities around all but the first, and a linear readout. (B, inputs) -> logits (B, classes).
 
-    The first block maps inputs to units and cannot be skipped: a path from input to readout has r = 1, ..., p layers, and
-    there are binom(p - 1, r - 1) of length r. Defaults are Appendix C's: 50 inputs, 10 blocks of 20 units.
+    The first block maps inputs to units and has no skip. So a path from input to readout has r = 1, ..., p layers, and there are
+    binom(p - 1, r - 1) paths of length r. Defaults are those of Appendix C: 50 inputs, 10 blocks of 20 units.
 
-    Matrices, the readout's too, are N(0, gain^2 / inputs of the layer). Gain 1 is the scheme that the paper names
+    Matrices, including the readout's, are N(0, gain^2 / inputs of the layer). Gain 1 is the scheme that the paper names
     (C = 1/sqrt(n)), with which beta = rho. The readout alone has a bias, 0 at first.
 
     Args:
-        inputs: d.
-        width: n, units of a block.
-        blocks: p.
+        inputs: d, number of inputs.
+        width: n, number of units per block.
+        blocks: p, number of blocks.
         classes: number of logits.
         norm: "eq22" (`MeanStdNorm` behind the ReLU), "before_relu" or "after_relu" (BatchNorm there), or "none".
         residual: add the identities.
-        gain: of the initialisation.
-        start: "normal", or "torch7", as nn.Linear and nn.BatchNormalization of Torch7 start, in which both repositories that the
-            paper names are written: matrices and the readout's bias U(-1, 1) gain / sqrt(inputs), lambda from U(0, 1).
-        scalar: "eq22" has one lambda a layer, else one a unit.
-        centred: "eq22" divides by standard deviations, else by root mean squares.
+        gain: gain of the initialisation.
+        start: "normal", or "torch7" for the initialisation of nn.Linear and nn.BatchNormalization in Torch7, in which both
+            repositories named by the paper are written: matrices and the readout's bias U(-1, 1) gain / sqrt(inputs), lambda
+            from U(0, 1).
+        scalar: with norm "eq22": one lambda per layer; False: one per unit.
+        centred: with norm "eq22": divide by standard deviations; False: by root mean squares.
 
     Raises:
-        UserError: for a size or a name that does not exist.
+        UserError: for a size below 1, a gain that is not positive, or an unknown name.
 
     >>> net = ResidualMLP(blocks=3, norm="none")
     >>> [tuple(layer.weight.shape) for layer in net.layers()]
@@ -128,9 +129,9 @@ class ResidualMLP(nn.Module):
         at_least(1, type(self).__name__, inputs=inputs, width=width, blocks=blocks, classes=classes)
         for name, value, known in (("norm", norm, MlpNorm), ("start", start, MlpStart)):
             if value not in get_args(known):
-                raise UserError(f"a residual MLP's {name} is one of {', '.join(get_args(known))}, got {value!r}.")
+                raise UserError(f"{name} of a residual MLP must be one of {', '.join(get_args(known))}, got {value!r}.")
         if not gain > 0:
-            raise UserError(f"the gain of a residual MLP's weights is positive, got {gain}.")
+            raise UserError(f"gain of a residual MLP must be positive, got {gain}.")
         self.residual = residual
         first = norm == "before_relu"
         sizes = [inputs, *[width] * (blocks - 1)]
@@ -159,7 +160,7 @@ class ResidualMLP(nn.Module):
         return self.readout(self.blocks(x))
 
     def layers(self) -> tuple[Layer, ...]:
-        """The p matrices and the readout as layers 1 to p + 1. A skip goes around the ReLU too, so no layer has one."""
+        """The p matrices and the readout as layers 1 to p + 1. ``skip`` is False for all, since skips also go around the ReLU."""
         return number_layers(self, (*(f"blocks.{i}.linear" for i in range(len(self.blocks))), "readout"))
 
     def block_list(self) -> list[nn.Module]:

@@ -35,23 +35,23 @@ class ShortcutNet(nn.Module):
     """An n-shortcut net: R units of n square matrices, L = R n layers. Input (B, d), output (B, d).
 
     A unit maps x to ``x + post(W^n mid(... W^2 mid(W^1 pre(x))))`` (Definition 2): *pre* acts before the first matrix of
-    the transformation path, *mid* between two matrices, *post* after the last one. With all three the identity it is an
-    n-shortcut linear net (Definition 1, Eq. 2). There is no layer before the first unit and none behind the last.
+    the transformation path, *mid* between two matrices, *post* after the last one. If all three are the
+    identity, it is an n-shortcut linear net (Definition 1, Eq. 2). There are no layers before the first or after the last unit.
 
     Args:
-        width: d, of inputs, all layers and outputs. A classifier needs as many inputs as there are classes.
-        units: R.
-        n: matrices of a unit, the depth of a shortcut.
-        shortcut: False leaves the identities out, which is a plain net: with n = 2 and a ReLU at mid it has its ReLUs
-            after odd layers, as many as the 2-shortcut net (Li et al., Appendix B).
+        width: d, the size of inputs, layers and outputs. A classifier needs as many inputs as classes.
+        units: R, number of units.
+        n: number of matrices per unit, the depth of a shortcut.
+        shortcut: False gives a plain net, without identities: with n = 2 and a ReLU at mid it has ReLUs after odd layers, as many
+            as the 2-shortcut net (Li et al., Appendix B).
         pre, mid, post: "identity", "relu" or "tanh".
         init: "zero" (small, a fraction of Xavier), "xavier" or "orthogonal", see `draw`.
-        scale: the fraction of "zero"; 0 is exactly zero.
-        bias: a vector b after the first matrix of each unit, which starts at 0. ``ShortcutNet(mid="relu", bias=True)`` is
+        scale: the fraction for "zero"; with 0 all weights are exactly zero.
+        bias: add a vector b, which starts at 0, after the first matrix of each unit. ``ShortcutNet(mid="relu", bias=True)`` is
             ``x + V relu(U x + b)`` (Eq. 3).
 
     Raises:
-        UserError: for a size or a name that does not exist.
+        UserError: for a size below 1 or an unknown name.
 
     >>> net = ShortcutNet(width=2, units=3, n=2, mid="relu")
     >>> [layer.name for layer in net.layers()]
@@ -79,7 +79,7 @@ class ShortcutNet(nn.Module):
         for place, activation in {"pre": pre, "mid": mid, "post": post}.items():
             if activation not in ACTIVATIONS:
                 names = ", ".join(ACTIVATIONS)
-                raise UserError(f"the activation at {place} is one of {names}, got {activation!r}.")
+                raise UserError(f"{place} of a shortcut net must be one of {names}, got {activation!r}.")
         self.residual = self.shortcut = shortcut
         self.n = n
         self.units = nn.Sequential(*(Unit(width, n, shortcut, pre, mid, post, bias) for _ in range(units)))
@@ -104,7 +104,7 @@ class ShortcutNet(nn.Module):
         return list(self.units)
 
     def weights(self) -> Tensor:
-        """A copy of all matrices, (R, n, d, d), as `theory.linear` takes them; biases are not among them."""
+        """A copy of all matrices, (R, n, d, d), as `theory.linear` expects them, without biases."""
         return torch.stack([layer.weight.detach() for layer in self.layers()]).unflatten(0, (-1, self.n))
 
 
@@ -114,18 +114,18 @@ def draw(
     """Random square matrices, (..., d, d) in float64, drawn independently.
 
     Args:
-        shape: the last two are equal.
+        shape: the last two sizes are equal.
         init: "xavier", entries N(0, 2 / (d + d)) (Glorot & Bengio 2010); "orthogonal", uniform over the orthogonal
             matrices (Saxe et al. 2013: Q of a QR decomposition, its columns signed as the diagonal of R); "zero", ``scale``
             times Xavier, the small random perturbation of zero that a saddle point needs (Li et al., section 4.1).
-        scale: of "zero" alone. The paper does not print its value.
-        generator: None takes the global random state.
+        scale: used by "zero" only. The paper does not state its value.
+        generator: random generator; None uses the global random state.
 
     Raises:
-        UserError: for matrices that are not square and names that do not exist.
+        UserError: for matrices that are not square, and for an unknown init.
     """
     if len(shape) < 2 or shape[-1] != shape[-2]:
-        raise UserError(f"the matrices are square, (..., d, d), got the shape {tuple(shape)}.")
+        raise UserError(f"expected a shape of square matrices, (..., d, d), got {tuple(shape)}.")
     device = None if generator is None else generator.device
     normal = torch.randn(shape, generator=generator, dtype=torch.float64, device=device)
     if init == "orthogonal":
@@ -133,4 +133,4 @@ def draw(
         return Q * R.diagonal(dim1=-2, dim2=-1).sign()[..., None, :]
     if init in ("xavier", "zero"):
         return normal / shape[-1] ** 0.5 if init == "xavier" else normal * (scale / shape[-1] ** 0.5)
-    raise UserError(f"an initialisation is 'zero', 'xavier' or 'orthogonal', got {init!r}.")
+    raise UserError(f"init of a shortcut net must be 'zero', 'xavier' or 'orthogonal', got {init!r}.")

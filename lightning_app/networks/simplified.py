@@ -46,10 +46,10 @@ class SimplifiedNet(nn.Module):
         residual: add the identity across each block.
         num_classes: number of logits.
         init: "kwi" or "hmwi" for the convolutions; None takes the paper's choice, HMWI for residual nets, else KWI.
-        fan: S of the scheme, fan-in as the paper writes or fan-out.
+        fan: S of the scheme: "in", fan-in as the paper writes, or "out", fan-out.
         init_conv0: scheme of the first convolution, which is not a block; None takes ``init`` (Table 3 supports this).
-        init_fc: scheme of the linear layer; the paper does not say, "torch" keeps PyTorch's: weights and bias from
-            U(+-1/√(4 width)), +-1/8 at width 16.
+        init_fc: scheme of the linear layer, which the paper does not state; "torch" is PyTorch's: weights and bias from
+            U(±1/√(4 width)), ±1/8 at width 16.
         width: channels of the first group.
         in_channels: channels of the images.
 
@@ -99,7 +99,7 @@ class SimplifiedNet(nn.Module):
         return [layer.weight_name for layer in self.layers() if layer.has_id]
 
     def counterpart(self) -> "SimplifiedNet":
-        """A copy with ``residual`` flipped and the same weights: another function, until T shifts its ID entries."""
+        """A copy with ``residual`` flipped and the same weights. It computes another function until T shifts its ID entries."""
         twin = copy.deepcopy(self)
         for module in (twin, *twin.blocks):
             module.residual = not self.residual

@@ -1,8 +1,8 @@
-"""Which of a net's weights can be measured, found by following one sample through it, and why the others cannot.
+"""Which of a net's weights can be measured, found by following one sample through the net, and why the others cannot.
 
-`layers_of` says what a net has; only a forward pass shows what it does with it. A layer that the net calls twice has a row for
-each call. One whose weight the net multiplies by without calling the layer has no input of its own, so that it has no cushion:
-it is named with its reason, never left out in silence.
+`layers_of` lists the layers of a net; only a forward pass shows how it uses them. A layer that the net calls twice has a row for
+each call. If the net uses a weight without calling its layer, the layer has no input, and so no cushion: it is listed with that
+reason, never silently left out.
 """
 
 from collections import defaultdict
@@ -32,10 +32,10 @@ class Surveyed:
 
 
 def survey(net: nn.Module, sample: Tensor | Inputs) -> tuple[Surveyed, ...]:
-    """All weights of two or more dimensions, in the order in which the net uses them; what it never calls comes last.
+    """All weights of two or more dimensions, in the order in which the net uses them; those that it never calls come last.
 
     Args:
-        net: followed in evaluation mode, without gradients; modes and random state are as they were afterwards.
+        net: run in evaluation mode, without gradients; its modes and the random state are restored.
         sample: a batch of any size.
 
     Raises:
@@ -91,13 +91,13 @@ def _weight_of(module: nn.Module) -> Any:
 
 
 NEVER_CALLED = "the net never calls it: it is unused, or the net uses its weight directly"
-LOOSE = "a parameter that no layer holds as its weight: how the net uses it is not known"
+LOOSE = "it is a parameter that no layer holds as its weight, so how the net uses it is not known"
 NO_TENSOR, OTHER_MAP = -1, -2  # in place of a number of rows
-NO_MAP = "cushions are defined for convolutions, linear layers, embeddings and attention, this is a {}"
+NO_MAP = "cushions are defined for convolutions, linear layers, embeddings and attention, but this is a {}"
 
 
 def by_reason(surveyed: Iterable[Surveyed]) -> dict[str, str]:
-    """The paths of those without cushions, by their reason."""
+    """The paths of weights without cushions, by reason."""
     paths = defaultdict(list)
     for found in surveyed:
         if found.reason:
@@ -119,11 +119,11 @@ def _reason(layer: Layer, calls: list[int], samples: int) -> str:
         return "its input is not a tensor"
     if OTHER_MAP in calls:
         own, kind = type(layer.module).__name__, _kind(layer.module).__name__
-        return f"its class {own} computes something else with its weight than {kind}"
+        return f"its class {own} uses the weight in another way than {kind}"
     if any(rows not in (1, samples) for rows in calls):
-        return f"its input has {max(calls)} rows for {samples} samples, and a cushion is of each sample"
+        return f"its input has {max(calls)} rows for {samples} samples, but a cushion is defined per sample"
     if layer.is_conv and layer.module.padding_mode != "zeros":
-        return f"the norm of its matrix is known for zero padding, this pads by '{layer.module.padding_mode}'"
+        return f"the norm of its matrix is known only for zero padding, but it pads by '{layer.module.padding_mode}'"
     return ""
 
 

@@ -1,8 +1,8 @@
-"""A small GPT and a small ViT, plain or residual: what is there to say about identities in a transformer.
+"""A small GPT and a small ViT, plain or residual, to study identities in transformers.
 
-A block is attention and a two-layer perceptron. Around each of the two leads an identity, or none does, and a LayerNorm is in
-front of it, behind it, or nowhere. Queries, keys, values and the output map are linear layers of their own, so that measures see
-each of them. No dropout: what a net computes is a function of its weights and its input.
+A block is attention and a two-layer perceptron. Around each of the two there is an identity, or around none; a LayerNorm is
+before it, after it, or nowhere. Queries, keys, values and the output map are separate linear layers, so that measures see each
+of them. There is no dropout: the output is a function of weights and input.
 """
 
 from typing import Any, Literal, get_args
@@ -27,8 +27,8 @@ class Attention(nn.Module):
 
     Args:
         width: d.
-        heads: among which d is divided.
-        causal: a token sees itself and what came before it.
+        heads: number of heads, which divides d.
+        causal: a token sees only itself and those before it.
     """
 
     def __init__(self, width: int, heads: int, causal: bool) -> None:
@@ -46,14 +46,14 @@ class Attention(nn.Module):
 
 
 class Branch(nn.Module):
-    """One map with what surrounds it: ``x + a map(norm(x))`` (norm "pre"), ``norm(x + a map(x))`` ("post"), (B, T, d).
+    """One map with its norm and skip: ``x + a map(norm(x))`` (norm "pre"), ``norm(x + a map(x))`` ("post"), (B, T, d).
 
     Args:
         width: d.
-        map: of (B, T, d) to the same.
-        skip: "none" leaves the x out, "scaled" has a = 1 / sqrt(branches) instead of 1.
-        norm: where the LayerNorm is.
-        branches: of the whole net.
+        map: a module (B, T, d) -> (B, T, d).
+        skip: "none" leaves out x; "identity" has a = 1, "scaled" a = 1 / sqrt(branches).
+        norm: position of the LayerNorm, or "none".
+        branches: number of branches in the whole net.
     """
 
     def __init__(self, width: int, map: nn.Module, skip: Skip, norm: Norm, branches: int) -> None:
@@ -82,7 +82,8 @@ class TokenEmbedding(nn.Module):
     def forward(self, tokens: Tensor) -> Tensor:
         if tokens.shape[1] > len(self.places):
             raise UserError(
-                f"this GPT takes at most {len(self.places)} tokens, got {tokens.shape[1]}: set the net's context to as many."
+                f"this GPT takes at most {len(self.places)} tokens, got {tokens.shape[1]}: set the net's context to at least "
+                "that."
             )
         return self.tokens(tokens) + self.places[: tokens.shape[1]]
 
@@ -100,8 +101,8 @@ class PatchEmbedding(nn.Module):
         height, width = images.shape[2:]
         if (height, width) != (self.size, self.size):  # one patch would be added to all places, others cut off
             raise UserError(
-                f"this ViT takes images of {self.size} x {self.size} pixels, got {height} x {width}: set the net's image_size, "
-                "or the data's, to one number for both."
+                f"this ViT takes images of {self.size} x {self.size} pixels, got {height} x {width}: give the net and the data "
+                "the same image_size."
             )
         return self.patches(images).flatten(2).transpose(1, 2) + self.places
 
@@ -109,22 +110,22 @@ class PatchEmbedding(nn.Module):
 class Transformer(nn.Module):
     """Embedding, blocks and readout: logits (B, classes), from the last token if causal, else from the mean of all.
 
-    ``skip`` "none" is a plain net; "identity" is the usual one; "scaled" multiplies each branch by 1 / sqrt(2 depth), with which
-    the stream keeps its size at any depth (Hayou et al. 2021, "Stable ResNet": 1 / sqrt of the number of branches, which are two
-    a block here). It has no parameters, so that all three have the same ones.
+    ``skip`` "none" is a plain net; "identity" is the usual one; "scaled" multiplies each branch by 1 / sqrt(2 depth), which
+    keeps the size of the stream independent of depth (Hayou et al. 2021, "Stable ResNet": 1 / sqrt of the number of branches,
+    which are two per block here). It adds no parameters, so all three have the same parameters.
 
     Matrices are N(0, 1 / inputs) and biases 0; tokens and positions are N(0, 1/2), so that their sum has variance 1. With
-    ``norm`` "pre" there is a LayerNorm in front of the readout too, as nothing else normalises the stream.
+    ``norm`` "pre" there is also a LayerNorm before the readout, since nothing else normalises the stream.
 
     Args:
         embedding: maps the input to (B, T, width).
         width: d, a multiple of heads.
-        depth: blocks, each of attention and perceptron.
+        depth: number of blocks, each of attention and perceptron.
         heads: attention heads per block.
         classes: number of logits.
         causal: a token sees only itself and those before it.
-        skip: around attention and perceptron.
-        norm: LayerNorm in front of a branch, behind the sum, or none.
+        skip: skip around attention and perceptron: "none", "identity" or "scaled".
+        norm: LayerNorm before the branch ("pre"), after the sum ("post"), or "none".
         activation: activation of the perceptron.
         hidden: number of the perceptron's inner units; None for 4 d.
 
@@ -152,7 +153,7 @@ class Transformer(nn.Module):
             raise UserError(f"width must be a multiple of heads, got {width} and {heads}.")
         for name, value in {"skip": skip, "norm": norm, "activation": activation}.items():
             if value not in CHOICES[name]:
-                raise UserError(f"{name} is one of {', '.join(CHOICES[name])}, got {value!r}.")
+                raise UserError(f"{name} must be one of {', '.join(CHOICES[name])}, got {value!r}.")
         self.residual = skip != "none"
         self.causal = causal
         inner = 4 * width if hidden is None else at_least(1, who, hidden=hidden)
@@ -183,13 +184,13 @@ class Transformer(nn.Module):
         return self.readout(stream[:, -1] if self.causal else stream.mean(1))
 
     def layers(self) -> tuple[Layer, ...]:
-        """Embedding of tokens, convolution and linear maps in forward order, the readout last. A skip leads around several, so
-        none has one."""
+        """Embedding of tokens, convolution and linear maps in forward order, the readout last. A skip goes around several
+        of them, so ``skip`` is False for all."""
         kinds = (nn.Embedding, *MAPS)
         return number_layers(self, [name for name, each in self.named_modules() if isinstance(each, kinds)])
 
     def block_list(self) -> list[nn.Module]:
-        """Attention and perceptron of each block in forward order, each with what surrounds it."""
+        """Attention and perceptron of each block in forward order, each with its norm and skip."""
         return [module for module in self.blocks.modules() if isinstance(module, Branch)]
 
 

@@ -573,7 +573,7 @@ def test_a_normalisation_that_takes_no_single_sample():
 def test_complex_weights_are_refused_and_not_measured_by_their_real_parts():
     context = MeasureContext(nn.Sequential(nn.Linear(36, 3, dtype=torch.complex64)), [images()[:]])
     nn.init.constant_(context.net[0].weight, 3j)
-    with pytest.raises(UserError, match=r"expected real weights, and those of 0\.weight are torch.complex64"):
+    with pytest.raises(UserError, match=r"expected real weights, but those of 0\.weight are torch.complex64"):
         WeightMass().evaluate(context)
     assert weight_norm([context.net[0].weight]) == pytest.approx(3 * 108**0.5, rel=1e-6)
 

@@ -29,7 +29,7 @@ def test_the_blocks_of_a_foreign_net_are_found_by_their_paths():
     names = [block.name for block in blocks_of(net)]
     assert names == [f"layer{group}.{i}" for group in (1, 2, 3, 4) for i in (0, 1)]
     assert span_of(net, "layer1.0.conv1").modules == (net.layer1[0].conv1,)
-    with pytest.raises(UserError, match=r"layer1.0 is a BasicBlock, which has no before_relu"):
+    with pytest.raises(UserError, match=r"layer1.0 is a BasicBlock without one: set before_relu"):
         span_of(net, "layer1.0")(torch.zeros(1, 64, 8, 8), before_relu=True)
 
 
@@ -49,7 +49,7 @@ def test_blocks_of_any_convolution_are_found(conv):
         ("block99", r"no block 'block99' in this net\..* It has: block01, .*block06"),
         ("block5", r"Did you mean 'block05'\?"),
         ("blok03", r"Did you mean 'block03'\?"),
-        ("block04-block02", r"goes forward, .*'block02-block04'"),
+        ("block04-block02", r"earlier block first: expected 'block02-block04'"),
     ],
 )
 def test_a_block_that_does_not_exist_gets_the_nearest_name_and_the_list(name, message):

@@ -96,17 +96,17 @@ DEPTHS = {  # what is asked for -> what is said to be nearest
     CifarResNet: {(21,): "20 and 26", (115,): "110 and 116", (7,): "8", (2,): "8", (-4,): "8"},
     PreactResNet: {(20, 4): "14 and 26", (32, 3): "29 and 38", (21, 2): "20 and 26", (4, 1): "5", (2, 2): "8"},
 }
-FORMS = {SimplifiedNet: "3N", CifarResNet: "full CIFAR net has depth 6N"}
+FORMS = {SimplifiedNet: "simplified net must be 3N", CifarResNet: "full CIFAR net must be 6N"}
 
 
 @pytest.mark.parametrize(("kind", "depth"), [(kind, depth) for kind in KINDS for depth in DEPTHS[kind]])
 def test_depth_is_checked(kind, depth):
-    form = FORMS.get(kind) or f"{depth[1]}-shortcut pre-activation net has depth {3 * depth[1]}N"
+    form = FORMS.get(kind) or f"{depth[1]}-shortcut pre-activation net must be {3 * depth[1]}N"
     said = rf"{form} \+ 2 .* got {depth[0]}\. Nearest: {DEPTHS[kind][depth]}\."
     with pytest.raises(UserError, match=said):
         kind(depth[0], **dict(zip(["n"], depth[1:])))
 
 
 def test_a_shortcut_is_around_a_convolution_at_least():
-    with pytest.raises(UserError, match="n >= 1 convolutions, got 0"):
+    with pytest.raises(UserError, match="spans, must be at least 1, got 0"):
         PreactResNet(20, n=0)

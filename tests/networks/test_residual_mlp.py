@@ -158,9 +158,9 @@ def test_weights_start_normal_with_the_gain_over_the_square_root_of_the_inputs(g
         ({"width": -1}, "width of ResidualMLP must be at least 1, got -1"),
         ({"blocks": 0}, "blocks of ResidualMLP must be at least 1, got 0"),
         ({"classes": 0}, "classes of ResidualMLP must be at least 1, got 0"),
-        ({"norm": "layer"}, "norm is one of eq22, before_relu, after_relu, none, got 'layer'"),
-        ({"start": "kaiming"}, "start is one of normal, torch7, got 'kaiming'"),
-        ({"gain": 0.0}, "gain of a residual MLP's weights is positive, got 0.0"),
+        ({"norm": "layer"}, "norm of a residual MLP must be one of eq22, before_relu, after_relu, none, got 'layer'"),
+        ({"start": "kaiming"}, "start of a residual MLP must be one of normal, torch7, got 'kaiming'"),
+        ({"gain": 0.0}, "gain of a residual MLP must be positive, got 0.0"),
         ({"gain": float("nan")}, "positive, got nan"),
     ],
 )

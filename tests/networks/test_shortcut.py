@@ -147,8 +147,8 @@ def test_a_net_is_drawn_from_the_global_state_in_the_order_of_its_layers(init):
         ({"width": 0}, "width of ShortcutNet must be at least 1, got 0"),
         ({"units": 0}, "units of ShortcutNet must be at least 1, got 0"),
         ({"n": 0}, "n of ShortcutNet must be at least 1, got 0"),
-        ({"mid": "gelu"}, "activation at mid is one of identity, relu, tanh, got 'gelu'"),
-        ({"init": "kaiming"}, "initialisation is 'zero', 'xavier' or 'orthogonal', got 'kaiming'"),
+        ({"mid": "gelu"}, "mid of a shortcut net must be one of identity, relu, tanh, got 'gelu'"),
+        ({"init": "kaiming"}, "init of a shortcut net must be 'zero', 'xavier' or 'orthogonal', got 'kaiming'"),
     ],
 )
 def test_what_does_not_exist(arguments, message):
@@ -157,5 +157,5 @@ def test_what_does_not_exist(arguments, message):
 
 
 def test_matrices_that_are_not_square():
-    with pytest.raises(UserError, match=r"square, \(\.\.\., d, d\), got the shape \(3, 4\)"):
+    with pytest.raises(UserError, match=r"square matrices, \(\.\.\., d, d\), got \(3, 4\)"):
         draw((3, 4))

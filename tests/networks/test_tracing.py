@@ -155,9 +155,9 @@ def test_a_subclass_that_computes_something_else_has_no_cushion(kind):
     torch.manual_seed(0)
     net = nn.Sequential(kind(1, 2, 3), Checking(2, 2, 1))
     said = {found.path: found.reason for found in survey(net, torch.randn(1, 1, 6, 6))}
-    assert said == {"0": f"its class {kind.__name__} computes something else with its weight than Conv2d", "1": ""}
+    assert said == {"0": f"its class {kind.__name__} uses the weight in another way than Conv2d", "1": ""}
     (found,) = survey(nn.Sequential(Scaled(3, 2)), torch.tensor([[1, 2]]))
-    assert "class Scaled computes something else" in found.reason
+    assert "class Scaled uses the weight in another way" in found.reason
 
 
 class Forwarding(nn.ConvTranspose2d):
@@ -180,7 +180,7 @@ def test_a_subclass_is_compared_whatever_it_puts_out():
     (found,) = survey(diverged, torch.randn(1, 1, 4, 4))
     assert found.reason == ""
     (found,) = survey(nn.Sequential(Positions(4, 2)), torch.tensor([[50, 70]]))  # no rows of its weight
-    assert "class Positions computes something else" in found.reason
+    assert "class Positions uses the weight in another way" in found.reason
 
 
 def test_the_tenth_call_of_a_layer_comes_after_the_ninth():
