@@ -126,9 +126,9 @@ X, Y, Z = torch.eye(3, dtype=torch.float64)
 @pytest.mark.parametrize(
     ("x", "y", "said"),
     [
-        ([X, Y], [Z, 2 * Z], "lengths off by 1 and"),
-        ([X, Y * math.nan], [Z, -Z], "lengths off by nan"),
-        ([X, Y], [Z, X], "a distance of 0"),
+        ([X, Y], [Z, 2 * Z], "differ from 1 by up to 1 and"),
+        ([X, Y * math.nan], [Z, -Z], "differ from 1 by up to nan"),
+        ([X, Y], [Z, X], "a smallest distance of 0"),
     ],
 )
 def test_assumptions_that_fail(x, y, said):

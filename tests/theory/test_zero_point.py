@@ -178,7 +178,7 @@ def test_the_form_is_the_net(n, bias):
 
 def test_a_relu_at_mid_or_post_has_to_be_replaced_by_name():
     for place in ("mid", "post"):
-        with pytest.raises(UserError, match=rf"at {place}, and relu has none there\. Take relu_surrogate\(0\.5\)"):
+        with pytest.raises(UserError, match=rf"at {place}, but relu has none\. Use relu_surrogate\(0\.5\)"):
             zero_point(ShortcutForm(2, 2, **{place: RELU}), *data())
     zero_point(ShortcutForm(2, 1, mid=RELU), *data())  # n = 1 has no mid
 

@@ -1,9 +1,9 @@
 """Many small full-batch gradient descents as one tensor program: every learning rate and seed of a figure at once.
 
 The nets of Li et al. (2016, section 5) are square and tiny: one step of one run is a hundred products of 10 x 10
-matrices, bound by calls and not by arithmetic. Here k runs (a learning rate and initial weights each) are the leading
-dimension of every tensor. A linear net sees data only through second moments; the others pass over all samples, features
-before samples and piece by piece, so that what backward needs is still in the cache.
+matrices, whose cost is calls, not arithmetic. Here k runs (each with a learning rate and initial weights) are the leading
+dimension of every tensor. A linear net depends on the data only through second moments; other nets pass over all samples,
+features before samples and in pieces, so that the tensors for the backward pass are still in the cache.
 
 Shapes: k runs, R units of n matrices, width d, m samples.
 """
@@ -25,9 +25,9 @@ LEAST_PIECE = 128  # samples: below, calls cost more than the cache saves
 
 @dataclass(frozen=True)
 class Descent:
-    """What k descents were like. Column 0 is before the first step.
+    """The course of k descents. Column 0 is before the first step.
 
-    A run has diverged when its loss is no finite number. From that column on its numbers are inf, its weights nan.
+    A run has diverged when its loss is not finite. From that column on its numbers are inf and its weights nan.
     """
 
     rates: Tensor  # (k,) learning rates
@@ -35,19 +35,19 @@ class Descent:
     norms: Tensor  # (k, steps + 1) mean Frobenius norm of a matrix
     gradient_norms: Tensor  # (k, steps + 1) 2-norm of the whole gradient
     weights: Tensor  # (k, R, n, d, d) after the last step
-    path: Tensor | None = None  # (k, steps + 1, R, n, d, d) the weights of every column, if they were kept
+    path: Tensor | None = None  # (k, steps + 1, R, n, d, d) the weights of every column, if ``keep`` was set
 
 
 @dataclass(frozen=True)
 class LinearProblem:
-    """A linear net's loss 1/2 E||x^R - y||^2, in float64: all it sees of the data are their second moments."""
+    """A linear net's loss 1/2 E||x^R - y||^2, in float64. It depends on the data only through their second moments."""
 
     moments: Moments
     shortcut: bool = True
     dtype: ClassVar[torch.dtype] = torch.float64
 
     def loss_and_gradient(self, weights: Tensor) -> tuple[Tensor, Tensor]:
-        """Of weights (k, R, n, d, d): losses (k,) in float64 and gradients like ``weights``, of the same dtype."""
+        """For weights (k, R, n, d, d): losses, (k,) float64, and gradients with the shape and dtype of ``weights``."""
         return linear.loss_and_gradient(weights, self.moments, self.shortcut)
 
 
@@ -55,7 +55,7 @@ class SampleProblem:
     """The loss 1/(2m) sum ||x^R - y||^2 over all samples of a net with an activation between a unit's matrices.
 
     A unit is x <- (x if shortcut else 0) + W^n mid(... mid(W^1 x)) (Li et al. 2016, Definition 2). Without shortcuts and
-    with n = 2 that is a plain net with activations after its odd layers: as many as the 2-shortcut net of its depth has.
+    with n = 2 this is a plain net with activations after its odd layers, as many as in the 2-shortcut net of the same depth.
     Inputs x and targets y are (m, d); runs are computed in the dtype of x.
     """
 
@@ -107,10 +107,10 @@ def _folded(weights: Tensor) -> Tensor:
 
 @torch.no_grad()
 def descend(problem: Problem, weights: Tensor, rates: Tensor, steps: int, keep: bool = False) -> Descent:
-    """Full-batch gradient descent w <- w - rate * gradient, ``steps`` times, of k runs that know nothing of each other.
+    """``steps`` steps of full-batch gradient descent w <- w - rate * gradient, of k independent runs.
 
-    It starts from weights (k, R, n, d, d), which are left as they are, with rates (k,). A run that diverges is no longer
-    computed. ``keep``: the weights of every column too.
+    It starts from weights (k, R, n, d, d), which are not changed, with rates (k,). A run that diverges is not continued.
+    ``keep``: also return the weights of every column.
     """
     k = len(rates)
     runs, w = torch.arange(k, device=weights.device), weights.to(problem.dtype, copy=True)  # those still computed

@@ -22,14 +22,14 @@ class Arc:
         return self.angle * float(self.first.norm())
 
     def at(self, lengths: Tensor) -> Tensor:
-        """The points (k, d) that lie (k,) along the arc."""
+        """The points (k, d) at arc lengths (k,)."""
         s = (lengths / self.first.norm())[:, None]
         return self.centre + s.cos() * self.first + s.sin() * self.second
 
 
 @dataclass(frozen=True)
 class Path:
-    """Arcs on the unit sphere, one after the other."""
+    """Consecutive arcs on the unit sphere."""
 
     start: Tensor  # (d,)
     end: Tensor  # (d,)
@@ -41,7 +41,7 @@ class Path:
         return sum(arc.length for arc in self.arcs)
 
     def points(self, steps: int) -> Tensor:
-        """Start and end of each of so many steps of equal length, (steps + 1, d), all of them on the arcs."""
+        """The ends of ``steps`` steps of equal length along the path, (steps + 1, d)."""
         places = torch.linspace(0, self.length, steps + 1, dtype=self.start.dtype, device=self.start.device)
         points, passed = self.start.repeat(steps + 1, 1), 0.0
         for arc in self.arcs:
@@ -56,14 +56,14 @@ class Path:
 def detour(start: Tensor, end: Tensor, obstacles: Tensor, rho: float) -> Path:
     """A short path on the unit sphere that stays rho/2 away from all obstacles.
 
-    The shorter great arc, with every passage through a cap ``||p - o|| < rho/2`` around an obstacle o replaced by the shorter
-    way along the cap's edge. Points that are rho apart have caps that do not meet (their radius, 2 asin(rho/4) as an angle,
-    is at most half of 2 asin(rho/2)), so an edge runs through no other cap. It is at most pi/2 times as long as the passage:
-    the path is no longer than pi^2 / 2.
+    It is the shorter great arc, except that every passage through a cap ``||p - o|| < rho/2`` around an obstacle o is replaced by
+    the shorter way along the cap's edge. Caps of points that are rho apart do not meet (their radius, 2 asin(rho/4) as an angle,
+    is at most half of 2 asin(rho/2)), so an edge runs through no other cap. The edge is at most pi/2 times as long as the
+    passage, so the path is no longer than pi^2 / 2.
 
     All points are unit vectors, (d,) and (p, d), d >= 3, at distances of at least rho from each other.
     """
-    assert len(start) >= 3, "on a circle a point that lies between another one and its label cannot be passed"
+    assert len(start) >= 3, "on a circle no path from a point to its label can avoid a point between them"
     angle, ahead = _angle(start, end), _direction(start, end)
     crossings = sorted(_crossings(start, ahead, angle, obstacles, rho), key=lambda crossing: crossing[0])
     great = Arc(torch.zeros_like(start), start, ahead, angle)

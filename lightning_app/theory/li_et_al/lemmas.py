@@ -1,17 +1,17 @@
-"""Lemmas 1 to 4 of Li et al. (2016) as checks: each returns what must be 0, or within a bound, and how far it is from it.
+"""Lemmas 1 to 4 of Li et al. (2016) as checks: each returns quantities that must be 0, or within a bound.
 
-The text version of the paper has lost the formulas. Reconstructed here, from the proofs and from what Theorems 1 and 2 make
-of them:
+The text version of the paper has lost the formulas. They are reconstructed here, from the proofs and from how Theorems 1 and 2
+use them:
 
 * Lemma 1: U, V, b of one unit ``x + V relu(U x + b)`` that moves one column of its input, a unit vector, to another one, and
-  leaves the columns at a distance of q or more as they are, with ``||U||_F = ||V||_F = sqrt(2 ||z - x||) / q``. (That the bound
-  is of this form is stated; its constant is ours.)
+  leaves the columns at a distance of q or more as they are, with ``||U||_F = ||V||_F = sqrt(2 ||z - x||) / q``. (The paper
+  states that the bound has this form; its constant is ours.)
 * Lemma 2: the k steps from a point to its label, shorter than ``pi^2 / (2 k)``, that stay rho/2 away from all other points. (The
   text gives the path; that its length is at most pi^2/2 is derived: see `detour`.)
 * Lemma 3: where a partial derivative of the loss at zero is not 0, its parameters include one of every matrix of some unit.
-  Stated so but for the symbols. Its proof shows more: the loss is constant where every unit has a matrix that is 0.
-* Lemma 4: with the parameters of all units but two at 0, the loss depends on these and on their order, not on where in the
-  net they are; so does the Hessian's block of the two at zero. Stated so but for the symbols.
+  The paper states this, without the symbols. Its proof shows more: the loss is constant where every unit has a matrix that is 0.
+* Lemma 4: if the parameters of all units except two are 0, the loss depends on these two and their order, not on their place in
+  the net; so does the Hessian's block of the two at zero. The paper states this, without the symbols.
 """
 
 import itertools
@@ -53,7 +53,7 @@ def directional_derivatives(function: Function, at: Tensor, direction: Tensor, o
 
 
 class Checked:
-    """What is 0, or at most 0, but for rounding, as fields of a dataclass."""
+    """Quantities that are 0, or at most 0, up to rounding, as fields of a dataclass."""
 
     @property
     def largest(self) -> float:
@@ -62,7 +62,7 @@ class Checked:
 
 @dataclass(frozen=True)
 class Lemma1(Checked):
-    """All are 0 but for rounding, ``others`` exactly; ``bias`` may be negative."""
+    """All are 0 up to rounding, ``others`` exactly; ``bias`` may be negative."""
 
     target: float  # distance of the moved point from its target
     others: float  # largest change of an entry of another point
@@ -87,7 +87,7 @@ def lemma_1(points: Tensor, moved: int, target: Tensor) -> Lemma1:
 
 @dataclass(frozen=True)
 class Lemma2(Checked):
-    """What the path keeps to, as excesses: at most 0 but for rounding."""
+    """What the path keeps to, as excesses: at most 0 up to rounding."""
 
     length: float  # of the path, less pi^2 / 2
     step: float  # the longest one, less pi^2 / (2 k)
@@ -112,7 +112,7 @@ def lemma_2(start: Tensor, end: Tensor, obstacles: Tensor, rho: float, steps: in
 
 @dataclass(frozen=True)
 class Lemma3(Checked):
-    """All are 0, exactly or but for rounding."""
+    """All are 0, exactly or up to rounding."""
 
     outputs: float  # largest change of an output where every unit has a matrix that is 0
     derivatives: float  # largest |directional derivative| of the loss at 0 there, of the orders 1 to n

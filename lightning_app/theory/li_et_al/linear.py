@@ -1,15 +1,15 @@
 """Loss, gradient and Hessian of linear nets in closed form (Li et al. 2016, Eqs. 1 and 2, Definition 5).
 
 A net of R units of n square matrices maps x by ``x <- s x + W^n ... W^1 x``, unit by unit, with s = 1 (shortcuts around n
-matrices) or s = 0 (plain). Its loss ``1/2 E ||A x - y||^2`` depends on the data through `Moments` only, and is at most
-quadratic in the pair of any two matrices, so that the Hessian is a sum of Kronecker products for every pair of them:
-no automatic differentiation and no pass over the data.
+matrices) or s = 0 (plain). Its loss ``1/2 E ||A x - y||^2`` depends on the data only through `Moments`, and is at most
+quadratic in any pair of matrices, so that the Hessian is a sum of Kronecker products over all pairs. It takes no automatic
+differentiation and no pass over the data.
 
 Shapes: weights (..., R, n, d, d), W[r, k] is the (k+1)-th matrix of the (r+1)-th unit; N = R n matrices.
 
-All that such a loss knows of its data are E[x x^T], E[y x^T] and E ||y||^2: for a linear map A the mean squared error is
-quadratic in A with these coefficients. Sixty thousand images thus act on loss, gradient, Hessian and full-batch gradient descent
-through two small matrices, exactly.
+The loss depends on the data only through E[x x^T], E[y x^T] and E ||y||^2: for a linear map A the mean squared error is quadratic
+in A with these coefficients. So two small matrices replace sixty thousand images in loss, gradient, Hessian and full-batch
+gradient descent, exactly.
 """
 
 from dataclasses import dataclass
@@ -48,9 +48,9 @@ class Moments:
 
 
 def loss_and_gradient(weights: Tensor, moments: Moments, shortcut: bool) -> tuple[Tensor, Tensor]:
-    """``1/2 E ||A x - y||^2`` of each of any number of nets of one shape, (...), and its gradient, (..., R, n, d, d).
+    """``1/2 E ||A x - y||^2``, (...), and its gradient, (..., R, n, d, d), for any number of nets of the same shape.
 
-    The loss is >= `Moments.optimum`. Backpropagation, with moments in place of samples: 3 N products of d x d matrices a net.
+    The loss is >= `Moments.optimum`. Backpropagation with moments instead of samples: 3 N products of d x d matrices per net.
 
     >>> two = Moments.of(torch.eye(1), torch.full((1, 1), 5.0))  # 1/2 (w2 w1 - 5)^2 at w1 = 2, w2 = 3
     >>> weights = torch.tensor([2.0, 3.0], dtype=torch.float64).view(1, 2, 1, 1)
@@ -80,11 +80,11 @@ def hessian(weights: Tensor, moments: Moments, shortcut: bool, out: Tensor | Non
 
         (Y_b Sxx Y_a^T)_jq (X_b^T X_a)_ik  +  F_iq Z_jk,   F = X_b^T E Y_a^T, Z = J_ba,   where a comes before b,
 
-    the same with the roles changed where b comes before a, and without F and Z where b = a.
+    the same with exchanged roles if b comes before a, and without the second term if b = a.
 
     Cost: N products of small matrices and one pass over the result, whatever the number of samples.
 
-    ``out`` is memory for the result, (D, D) float64, contiguous: most of the time goes into making a large one anew.
+    ``out``: memory for the result, (D, D) float64, contiguous. Most of the time for a large result is spent on allocating it.
 
     >>> two = Moments.of(torch.eye(1), torch.full((1, 1), 5.0))  # 1/2 (w2 w1 - 5)^2 at w1 = 2, w2 = 3
     >>> hessian(torch.tensor([2.0, 3.0], dtype=torch.float64).view(1, 2, 1, 1), two, shortcut=False).tolist()

@@ -1,7 +1,7 @@
 """An n-shortcut net as a pure function of one vector of parameters (Li et al. 2016, Definitions 2 and 5, Eq. 3).
 
-The module of the same name trains; this one is what the theorems speak of and what the checks differentiate: parameters in
-the order of Definition 5, and activations that say what they do at 0.
+The network module of the same name is for training; this one is for the theorems and the checks that differentiate it: parameters
+in the order of Definition 5, and activations with known derivatives at 0.
 """
 
 from collections.abc import Callable
@@ -24,7 +24,7 @@ class Activation:
         return self.function(x)
 
     def derivative(self, x: Tensor) -> Tensor:
-        """At every entry of x, by autograd: exact but where there is none (a ReLU at exactly 0, taken as 0)."""
+        """The derivative at every entry of x, by autograd: exact where it exists (for a ReLU at exactly 0 it is taken as 0)."""
         return torch.func.grad(lambda t: self.function(t).sum())(x)
 
 
@@ -34,11 +34,11 @@ RELU = Activation("relu", torch.relu, None, None)
 
 
 def relu_surrogate(slope: float = 0.5) -> Activation:
-    """The linear function that stands for a ReLU near 0, where a ReLU has no derivative.
+    """The linear function that replaces a ReLU near 0, where a ReLU has no derivative.
 
     Slope 1/2 is the mean of the two one-sided ones: at small weights w of a hidden unit the ReLU's part of the Hessian is
     ``M_w = E[(x - y) 1[w.x > 0] x^T]``, with ``M_w + M_-w = M`` exactly, and ``M_w = M / 2`` for data symmetric in x.
-    Slope 0 is what autograd takes at exactly 0, and makes the Hessian at zero vanish.
+    Slope 0 is autograd's choice at exactly 0; it makes the Hessian at zero vanish.
     """
     return Activation(f"relu with slope {slope:g} at 0", lambda t: slope * t, slope, 0.0)
 

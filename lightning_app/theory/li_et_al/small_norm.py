@@ -1,8 +1,8 @@
 """A net that is exact on its data with weights of vanishing norm (Li et al. 2016, Theorem 1, Eq. 7).
 
-Units ``x <- x + V relu(U x + b)`` (Eq. 3) carry the inputs to their labels one point at a time. A hidden unit that looks at
-one point of the sphere only (Lemma 1) moves it a short step and leaves all others untouched, bit for bit; the steps follow a
-path that keeps its distance from the other points (Lemma 2). More and shorter steps need smaller weights.
+Units ``x <- x + V relu(U x + b)`` (Eq. 3) move the inputs to their labels one point at a time. A hidden unit that responds to
+a single point of the sphere (Lemma 1) moves it a short step and does not change any other, bit for bit; the steps follow a path
+that keeps its distance from the other points (Lemma 2). More and shorter steps need smaller weights.
 
 The paper's formulas are lost in its text version; the construction follows its proofs, the constants are derived here: k
 units for each of m points (rows), R = m k units, L = 2 R layers, and ``max(||U||_F, ||V||_F) <= 2 pi / (rho sqrt(k))``.
@@ -24,13 +24,13 @@ CLOSER = 1e-8  # a unit reaches that share short of q: rounding does not wake it
 
 
 def moving_unit(point: Tensor, target: Tensor, reach: float) -> tuple[Tensor, Tensor, Tensor]:
-    """The unit ``x + V relu(U x + b)`` that takes a unit vector to another and leaves alone what is farther from it.
+    """The unit ``x + V relu(U x + b)`` that moves a unit vector to another one, and no unit vector at a distance of q or more.
 
     ``U = e_1 (c x)^T, b = -c (1 - q^2/2) e_1, V = 1/h (z - x) e_1^T`` with ``c = sqrt(2 ||z - x||) / q``: the one hidden unit is
     at ``h = c q^2/2`` in x and at exactly 0 in every unit vector at a distance of q or more, where ``x.p <= 1 - q^2/2``.
 
     Returned are U and V, (d, d), and b, (d,), with ``||U||_F = ||V||_F = sqrt(2 ||z - x||) / q`` and ``||b|| <= ||U||_F``, for
-    a point x and its target z, (d,), and a reach q in 0..2. What rounding makes of the point's length, h makes up for.
+    a point x and its target z, (d,), and a reach q in 0..2. h corrects for rounding in the length of the point.
     """
     step, d = target - point, len(point)
     U, V, b = point.new_zeros(d, d), point.new_zeros(d, d), point.new_zeros(d)
@@ -45,9 +45,9 @@ def moving_unit(point: Tensor, target: Tensor, reach: float) -> tuple[Tensor, Te
 def apply_unit(U: Tensor, V: Tensor, b: Tensor, x: Tensor) -> Tensor:
     """``x + V relu(U x + b)`` for each row of x, (B, d).
 
-    By sums instead of matrix products, whose rounding differs with the number of rows. Along a path of length l a net magnifies
-    what is off course like ``exp(sqrt(2) l / q)``: a unit moves a point as a translation, so that it leaves the sphere, where
-    hidden units respond by ``2/q^2``. So each unit is built where its point really is.
+    It uses sums instead of matrix products, whose rounding depends on the number of rows. Along a path of length l a net
+    magnifies deviations like ``exp(sqrt(2) l / q)``: a unit translates a point, so that the point leaves the sphere, where
+    hidden units respond by ``2/q^2``. So each unit is constructed for the actual position of its point.
     """
     hidden = torch.relu((x[:, None] * U).sum(-1) + b)
     return x + (hidden[:, None] * V).sum(-1)
@@ -82,7 +82,7 @@ class SmallNormNet:
 
     @cached_property
     def error(self) -> float:
-        """Largest distance between an output and its label; 0 but for rounding."""
+        """Largest distance between an output and its label; 0 up to rounding."""
         return float((self(self.x) - self.y).norm(dim=1).max())
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -95,12 +95,12 @@ class SmallNormNet:
 def small_norm_net(x: Tensor, y: Tensor, units_per_point: int) -> SmallNormNet:
     """The construction of Theorem 1 for inputs x and labels y, unit vectors, (m, d), d >= 3, with k units for each point.
 
-    No two of the 2 m points are equal (Assumption 2): labels that repeat need a little noise, see `perturbed_labels`.
+    The 2 m points must differ (Assumption 2): repeated labels need a little noise, see `perturbed_labels`.
 
     Raises:
-        UserError: where the assumptions fail, with the one that does.
+        UserError: if the points are not unit vectors, or not far enough apart.
 
-    Cost: as much as two forward passes of the m points through R = m k units, and 16 R d^2 bytes.
+    Cost: about two forward passes of the m points through R = m k units, and 16 R d^2 bytes.
     """
     x, y = x.double(), y.double()
     rho = _least_distance(torch.cat([x, y]))
@@ -124,9 +124,9 @@ def _least_distance(points: Tensor) -> float:
     off, rho = float((points.norm(dim=1) - 1).abs().max()), float(torch.pdist(points).min())
     if not (off < UNIT_LENGTH and rho >= APART):
         raise UserError(
-            f"Theorem 1 needs float64 unit vectors that are at least {APART:g} apart (Assumption 2), got lengths off by "
-            f"{off:.3g} and a distance of {rho:.3g}. Divide them by their lengths, and add a little noise to labels that "
-            "repeat (perturbed_labels)."
+            f"Theorem 1 needs float64 unit vectors that are at least {APART:g} apart (Assumption 2), got lengths that "
+            f"differ from 1 by up to {off:.3g} and a smallest distance of {rho:.3g}. Divide the vectors by their lengths, "
+            "and add a little noise to repeated labels (perturbed_labels)."
         )
     return rho
 
@@ -134,9 +134,9 @@ def _least_distance(points: Tensor) -> float:
 def perturbed_labels(
     labels: Tensor, classes: int, noise: float = 0.1, generator: torch.Generator | None = None
 ) -> Tensor:
-    """One-hot labels with a little noise, back on the unit sphere: no two are equal any more. (m,) -> (m, classes) float64.
+    """One-hot labels with a little noise, rescaled to unit length, so that no two are equal. (m,) -> (m, classes) float64.
 
-    ``noise`` is the standard deviation of what is added to each entry, from the global random state without a generator.
+    ``noise``: standard deviation of the noise of each entry. Without a ``generator`` the global random state is used.
     """
     hot = torch.nn.functional.one_hot(labels, classes).double()
     hot = hot + noise * torch.randn(hot.shape, generator=generator, dtype=torch.float64)

@@ -1,7 +1,7 @@
 """The loss of an n-shortcut net at zero weights (Li et al. 2016, Theorem 2), in closed form.
 
-At zero every unit is the identity, so that all units see the same inputs and errors, and a derivative by parameters of
-one unit needs one of each of its n matrices to be different from 0. Hence
+At zero every unit is the identity, so all units have the same inputs and errors, and a derivative with respect to parameters of a
+unit is nonzero only if it includes a parameter of each of its n matrices. Hence
 
 * n >= 3: all derivatives up to order n - 1 vanish, the Hessian among them;
 * n = 2: the Hessian is R copies of ``[[0, A^T], [A, 0]]``, whose eigenvalues are plus and minus the singular values of one
@@ -12,7 +12,7 @@ With P = pre(x), e = x - y, a = post'(0), b = post''(0) and c = mid'(0)^(n-1) po
 and, where n = 1, from E[P P^T] and two third moments. A hidden bias (Eq. 3) is one more entry, 1, of P.
 
 `zero_point_deviations` compares this with automatic differentiation of the loss at zero; `orthogonal_equivalence` shows why
-shortcuts of length 1 are no help.
+shortcuts of length 1 do not help.
 """
 
 import math
@@ -55,8 +55,11 @@ class ZeroPoint:
 
     @cached_property
     def eigenvalues(self) -> Tensor:
-        """Of the Hessian, (R q,), ascending. n = 2: ``+-|c| s_a(M)``, R d times each, and R d times 0 with the bias. n >= 3: 0.
-        n = 1 has no closed form for general M: the eigenvalues of the matrix, one by one."""
+        """Eigenvalues of the Hessian, (R q,), ascending.
+
+        n = 2: ``+-|c| s_a(M)``, R d times each, and R d times 0 with the bias. n >= 3: 0. n = 1 has no closed form for general M:
+        they are computed from the matrix.
+        """
         if self.form.n == 1:
             return torch.linalg.eigvalsh(self.hessian())
         if self.form.n > 2:
@@ -70,11 +73,11 @@ def zero_point(form: ShortcutForm, x: Tensor, y: Tensor) -> ZeroPoint:
     """Gradient and Hessian of ``1/(2m) sum ||x^R - y||^2`` at zero weights and biases, without automatic differentiation.
 
     Args:
-        form: the net. A ReLU is exact at pre. At mid and post it has no derivative at 0: choose a `relu_surrogate`.
+        form: the net. A ReLU at pre is exact. At mid and post it has no derivative at 0: use a `relu_surrogate`.
         x, y: inputs and targets, (m, d) float64.
 
     Raises:
-        UserError: for a ReLU where its derivative at 0 is needed.
+        UserError: for a ReLU at a place where its derivative at 0 is needed.
     """
     slope = _slope(form, form.post, "post") * (_slope(form, form.mid, "mid") ** (form.n - 1) if form.n > 1 else 1.0)
     P, errors = form.pre(x), x - y
@@ -119,15 +122,15 @@ def _one_shortcut_blocks(form: ShortcutForm, x: Tensor, P: Tensor, errors: Tenso
 def _slope(form: ShortcutForm, activation: Activation, place: str) -> float:
     if activation.slope is None or (form.n == 1 and activation.curvature is None):
         raise UserError(
-            f"Theorem 2 needs a derivative at 0 of the activation at {place}, and {activation.name} has none there. Take "
-            "relu_surrogate(0.5), the mean of its two slopes; autograd's choice, slope 0, makes the Hessian vanish."
+            f"Theorem 2 needs the derivative at 0 of the activation at {place}, but {activation.name} has none. Use "
+            "relu_surrogate(0.5), the mean of its two slopes: with autograd's slope of 0 the Hessian vanishes."
         )
     return activation.slope
 
 
 @dataclass(frozen=True)
 class Deviations(Checked):
-    """Largest absolute differences between Theorem 2 and automatic differentiation at zero; all 0 but for rounding."""
+    """Largest absolute differences between Theorem 2 and automatic differentiation at zero; all 0 up to rounding."""
 
     gradient: float
     hessian: float
@@ -139,7 +142,7 @@ class Deviations(Checked):
 def zero_point_deviations(form: ShortcutForm, x: Tensor, y: Tensor) -> Deviations:
     """Theorem 2 against automatic differentiation, for one net and one set of data.
 
-    Along `DIRECTIONS` random directions, of standard normal entries, derivatives of the orders 1 to n are taken.
+    Derivatives of the orders 1 to n are taken along `DIRECTIONS` random directions with standard normal entries.
     Cost: `torch.func.hessian`, so (R q) forward passes and about as many backward ones: keep R, d and m moderate.
     """
     theory, zero = zero_point(form, x, y), x.new_zeros(form.units * form.unit_size(x.shape[1]))
@@ -185,9 +188,9 @@ def orthogonal_equivalence(matrices: Tensor, moments: Moments) -> float:
 
     With ``W_k = Q_k + dW_k``, the Q_k orthogonal, and ``P_k = Q_k ... Q_1``, the plain net is ``P_L (I + V_L) ... (I + V_1)``
     for ``dW_k = P_k V_k P_{k-1}^T``, an orthogonal change of variables: its loss is that of a 1-shortcut net whose targets
-    are ``P_L^T y``. So the two Hessians are orthogonally similar, and shortcuts of length 1 are essentially no shortcuts.
+    are ``P_L^T y``. So the two Hessians are orthogonally similar, and shortcuts of length 1 have essentially no effect.
 
-    Returned is the largest absolute difference between the plain net's Hessian in the variables V and the other, 0 but for
+    Returned is the largest absolute difference between the plain net's Hessian in the variables V and the other one, 0 up to
     rounding, for matrices Q_1, ..., Q_L, (L, d, d) float64.
     """
     plain = hessian(matrices[:, None], moments, shortcut=False)

@@ -1,13 +1,14 @@
 """What drives the scales of a residual net up: Theorems 3 and 4 of Littwin & Wolf (2016) as identities of a small model.
 
 The model of section 4.2: p layers ``N_l = lambda_l / sigma_l R(W_l^T N_{l-1})`` (Eq. 22 without its additive terms), of which a
-block of p - m is skipped by one identity connection. The gates of the ReLUs and the normalisers sigma are constants, the loss
-is linear in the output Y (Lemma 3). So it has a part of the paths of length m, around the block, and one of those of length p,
+block of p - m layers is skipped by one identity connection. The gates of the ReLUs and the normalisers sigma are constants, the
+loss is linear in the output Y (Lemma 3). So it is the sum of one part for the paths of length m, around the block, and one for
+those of length p,
 
     L = L_m + L_p   (Eqs. 23, 26),    with gradients g = g_m + g_p by the weights w,
 
-and is multilinear in W_1, ..., W_p and in lambda_1, ..., lambda_p: every derivative by one of them is a difference, and along
-a line in w the loss is a polynomial of degree p. Differences are therefore exact witnesses here, with no step to be chosen.
+and is multilinear in W_1, ..., W_p and in lambda_1, ..., lambda_p: every derivative with respect to one of them is a difference,
+and along a line in w the loss is a polynomial of degree p. So finite differences are exact here, for any step.
 """
 
 import math
@@ -86,7 +87,7 @@ def skip_net(
     """A random net of p layers on random data, its gates and normalisers those of a forward pass.
 
     Args:
-        block: those of 0..p-1 that the identity connection skips; neither none nor the first.
+        block: the layers, of 0..p-1, that the identity connection skips: at least one, and not the first.
         normalised: each layer's output is divided by sigma, the mean over units of its standard deviation, and multiplied by
             a random lambda of either sign (Eq. 22); else both are 1 (Eq. 26).
         strength: factor of the block's output.
@@ -111,7 +112,7 @@ def skip_net(
 
 @dataclass(frozen=True)
 class Theorem3:
-    """Of one layer l. The first two are 0 but for rounding."""
+    """Results for one layer l. The first two are 0 up to rounding."""
 
     identity: float  # d/dmu dL/dlambda_l(w - mu g) at mu = 0, by differences, from its closed form; relative
     energy: float  # -1/2 d||g||^2 / dlambda_l, by autograd, from the same; relative
@@ -123,17 +124,17 @@ class Theorem3:
 
 
 def theorem_3(net: SkipNet, layer: int) -> Theorem3:
-    """The second-order drive of lambda_l: after a step ``w - mu g`` of the weights, where does its own gradient point?
+    """The second-order drive of lambda_l: how its gradient changes after a step ``w - mu g`` of the weights.
 
         d/dmu dL/dlambda_l(w - mu g) = -(1/lambda_l) ||g_m + g_p||^2           if no connection skips l,
                                      = -(1/lambda_l) (||g_p||^2 + g_p . g_m)   if one does      (Eqs. 41, 43, 44).
 
     Both are exact, at any w, for ``grad_w dL/dlambda_l`` is ``(g_m + g_p) / lambda_l`` or ``g_p / lambda_l``; and both are
-    ``-1/2 d||g||^2/dlambda_l``, which is defined for any loss. The theorem's assumption ``dL/dlambda_l = 0`` is needed for the
-    sign of the step only: the last four are taken where it holds, at the nearest point in one matrix. Elsewhere the drive is
-    O(mu^2) beside the ordinary step of O(mu).
+    ``-1/2 d||g||^2/dlambda_l``, which is defined for any loss. The theorem's assumption ``dL/dlambda_l = 0`` matters only for the
+    sign of the step: the last four fields are computed where it holds, at the nearest point in one matrix. Elsewhere the drive is
+    O(mu^2), and the ordinary step O(mu).
 
-    The step is `STEP_OF_W` ||w|| long, and the layer one of 0..p-1.
+    The length of the step is `STEP_OF_W` ||w||; the layer is one of 0..p-1.
     """
     value = net.lambdas[layer]
     observed, closed = _along_the_gradient(net, lambda here: _by_lambda(here, layer)), -_drive(net, layer) / value
@@ -184,7 +185,7 @@ def _without(net: SkipNet, part: Callable[[SkipNet], Tensor], which: int) -> Ski
 
 @dataclass(frozen=True)
 class Theorem4:
-    """Of a net without normalisation. The first two are 0 but for rounding."""
+    """Results for a net without normalisation. The first two are 0 up to rounding."""
 
     euler: float  # C dL/dC, by differences, from m L_m + p L_p; relative
     identity: float  # d/dmu dL/dC(w - mu g) at mu = 0, by differences, from Eq. 27; relative
@@ -200,7 +201,7 @@ def theorem_4(net: SkipNet) -> Theorem4:
         dL/dC = (m L_m + p L_p) / C = g . w / C,
         d/dmu dL/dC(w - mu g) = -(1/C) (m ||g_m||^2 + p ||g_p||^2 + (m + p) g_p . g_m)      (Eq. 27)
 
-    at the net that is nearest in its first matrix among those with ``g . w = 0``, where C itself does not change to first order.
+    It is computed at the nearest net with ``g . w = 0``, changing only the first matrix: there C does not change to first order.
     """
     euler = _slope(lambda t: net.with_weights((1 + t) * net.w).loss(), STEP) - _scaled(net)
     euler_size = net.m * net.around().abs() + net.p * net.through().abs()

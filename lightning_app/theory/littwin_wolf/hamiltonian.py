@@ -7,8 +7,9 @@ Gaussian field with covariance ``nu(x . y)``, ``nu(t) = sum_r eps_r^2 t^r``. We 
 their indices, and ``H / Lambda = f / sqrt(Lambda)``.
 
 Section 5 of the paper is about Lambda -> inf (`spin_glass.theta`). At small Lambda all critical points can be found, and the
-Kac-Rice formula has a mean for their number. Derived here for a mixture: at a point of the sphere value's radial derivative,
-gradient and tangential Hessian are independent, with variances ``nu'(1) + nu''(1)``, ``nu'(1) I`` and ``nu''(1) GOE``, so that
+Kac-Rice formula gives their mean number. Derived here for a mixture: at a point of the sphere the radial derivative,
+the gradient and the tangential Hessian are independent, with variances ``nu'(1) + nu''(1)``, ``nu'(1) I`` and ``nu''(1) GOE``,
+so that
 
     E Crt_k = 2 sqrt(2 nu' / (nu' + nu'')) (nu'' / nu')^(Lambda/2) E exp(-(nu'' - nu') / (nu'' + nu') lambda_k^2 / 4)
 
@@ -32,14 +33,14 @@ from torch.nn.functional import normalize
 # -- the field
 @dataclass(frozen=True, eq=False)
 class SphericalMixture:
-    """D samples of f. Points are unit vectors (D, S, Lambda), S of each sample."""
+    """D samples of f. Points are unit vectors (D, S, Lambda), S for each sample."""
 
     couplings: tuple[Tensor, ...]  # one for each length r: (D, Lambda, ..., Lambda) with r axes of Lambda, symmetric
     eps: Tensor  # their weights, (m,)
 
     @property
     def parity(self) -> int:
-        """1 where f(-x) = f(x), -1 where f(-x) = -f(x), 0 where neither holds: all lengths with weight even, odd, or mixed."""
+        """1 if f(-x) = f(x), -1 if f(-x) = -f(x), 0 if neither: all lengths with weight are even, odd, or mixed."""
         signs = {1 - 2 * ((J.ndim - 1) % 2) for J, eps in zip(self.couplings, self.eps.tolist()) if eps}
         return signs.pop() if len(signs) == 1 else 0
 
@@ -48,7 +49,7 @@ class SphericalMixture:
         return replace(self, eps=eps.double())
 
     def part(self, samples: list[int]) -> "SphericalMixture":
-        """Some of the samples, by their numbers."""
+        """The samples with these numbers."""
         return replace(self, couplings=tuple(J[samples] for J in self.couplings))
 
     def derivatives(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -69,9 +70,9 @@ class SphericalMixture:
 
 
 def sampled(lengths: Sequence[int], Lambda: int, seeds: Sequence[int]) -> SphericalMixture:
-    """One sample of the couplings for each seed, all lengths of weight 1: `SphericalMixture.weighted` gives them others.
+    """One sample of the couplings for each seed, with weight 1 for all lengths: `SphericalMixture.weighted` sets others.
 
-    Lengths are r >= 1, each once, and Lambda >= 2. A sample takes Lambda^r numbers, whatever other seeds there are.
+    Lengths are r >= 1, each once, and Lambda >= 2. A sample draws Lambda^r numbers, independently of other seeds.
     """
     generators = [torch.Generator().manual_seed(seed) for seed in seeds]
     couplings = []
@@ -106,7 +107,7 @@ SEEN = 5  # how often each must have been found for the search to end
 
 @dataclass(frozen=True, eq=False)
 class CriticalPoints:
-    """Of one sample: all that were found."""
+    """All critical points found of one sample."""
 
     points: Tensor  # (c, Lambda), of length 1
     indices: Tensor  # 0..Lambda - 1, (c,)
@@ -118,16 +119,17 @@ class CriticalPoints:
 
     @property
     def counts(self) -> Tensor:
-        """How many there are of each index, (Lambda,)."""
+        """Number of critical points by index, (Lambda,)."""
         return self.indices.bincount(minlength=self.points.shape[1])
 
 
 def critical_points(mixture: SphericalMixture, generator: torch.Generator, starts: int = 100) -> list[CriticalPoints]:
     """All critical points of every sample, by Newton's method from random points of the sphere.
 
-    Rounds of starts until Morse's count comes out and every point was found `SEEN` times, or `ROUNDS` are over: whether it
-    came out is said by `CriticalPoints.complete`. Where f(-x) = +-f(x), with every point its opposite is found. (A strong
-    linear term leaves few critical points and small basins to Newton's method: it takes many rounds.)
+    Rounds of starts continue until the alternating sum of indices is right and every point was found `SEEN` times, or for
+    `ROUNDS`; `CriticalPoints.complete` tells whether the sum is right. If f(-x) = +-f(x), each point found gives its opposite,
+    too. (With a strong linear term there are few critical points, with small basins for Newton's method: this takes many
+    rounds.)
 
     Cost: ``starts * STEPS`` evaluations of gradient and Hessian for each sample and round.
     """
@@ -192,23 +194,23 @@ class ExpectedCounts:
 def expected_counts(eps: Tensor, lengths: Tensor, spectra: Tensor) -> ExpectedCounts:
     """E Crt_k for k = 0, ..., Lambda - 1, at finite Lambda: the mean of the module's formula over sampled spectra.
 
-    Weights (m,) may have any normalisation; length 1, which the paper's model leaves out, counts where it is given. The same
-    spectra (n, Lambda), of `goe_spectra`, for several mixtures make differences exact in sign.
-    In large nets a few spectra, those whose eigenvalue is nearest to 0, make up the mean: of 20,000 at Lambda = 100 and
-    y = 0.98 about three at index 0. It is then mostly too small, and so is ``error``: of 2,000 its logarithm over Lambda was up
-    to 0.015 below what a Markov chain gives.
+    Weights (m,) may have any normalisation; length 1, which the paper's model leaves out, counts if it is given. With the same
+    spectra (n, Lambda), from `goe_spectra`, for several mixtures, the sign of differences is exact.
+    For large Lambda the mean is dominated by a few spectra, those whose eigenvalue is nearest to 0: of 20,000 at Lambda = 100 and
+    y = 0.98, by about three at index 0. Then the mean is usually too small, and so is ``error``: with 2,000 spectra
+    (1/Lambda) log mean was up to 0.015 below what a Markov chain gives.
 
     >>> expected_counts(torch.ones(1), torch.tensor([2]), goe_spectra(3, 10, torch.Generator())).mean  # the eigenvectors
     tensor([2., 2., 2.], dtype=torch.float64)
 
     Raises:
-        ValueError: where length 1 outweighs the others so much (nu'' <= nu' / 3) that the samples have no finite variance.
+        ValueError: if length 1 outweighs the others so much (nu'' <= nu' / 3) that the samples have no finite variance.
     """
     factor, y = _factor(eps, lengths, spectra.shape[1])
     if y <= -0.5:
         raise ValueError(
-            f"spectra cannot be sampled where nu'' <= nu' / 3, got (nu'' - nu') / (nu'' + nu') = {float(y):.3g}: give length 1 "
-            "less weight, or take expected_total."
+            "spectra can be sampled only if nu'' > nu' / 3, that is (nu'' - nu') / (nu'' + nu') > -0.5, got "
+            f"{float(y):.3g}: give length 1 less weight, or use expected_total."
         )
     terms = factor * (-y / 4 * spectra**2).exp()
     return ExpectedCounts(terms.mean(0), terms.std(0) / len(spectra) ** 0.5)
@@ -221,12 +223,12 @@ def expected_total(eps: Tensor, lengths: Tensor, Lambda: int) -> float:
     8.0
 
     Raises:
-        ValueError: for length 1 alone, a linear function, whose two critical points on the sphere this formula does not give;
-            up to rounding.
+        ValueError: if only length 1 has weight (up to rounding): f is then linear, and the formula does not give its two critical
+            points on the sphere.
     """
     factor, y = _factor(eps, lengths, Lambda)
     if 1 + y < LINEAR:
-        raise ValueError("expected a length above 1 with a weight other than 0, got length 1 alone, up to rounding.")
+        raise ValueError("expected a length above 1 with a weight other than 0, got only length 1 (up to rounding).")
     # The integrand falls like exp(-(1 + min(y, 0)) u^2 / 4).
     reach = (13 + 2 * Lambda**0.5) / min(1.0, (1 + float(y)) ** 0.5)
     u = torch.linspace(-reach, reach, 20_001, dtype=torch.float64)
@@ -242,13 +244,13 @@ def _factor(eps: Tensor, lengths: Tensor, Lambda: int) -> tuple[Tensor, Tensor]:
 
 
 def goe_spectra(Lambda: int, count: int, generator: torch.Generator) -> Tensor:
-    """Eigenvalues of so many GOE matrices, ascending, (count, Lambda); entries of variance 1 off and 2 on the diagonal."""
+    """Eigenvalues of ``count`` GOE matrices, ascending, (count, Lambda); entries of variance 1 off and 2 on the diagonal."""
     square = torch.randn(count, Lambda, Lambda, generator=generator, dtype=torch.float64)
     return torch.linalg.eigvalsh((square + square.mT) / 2**0.5)
 
 
 def goe_density(Lambda: int, u: Tensor, tilt: float = 0.0) -> Tensor:
-    """How densely the eigenvalues of such a matrix lie at u, of any shape; its integral over the line is Lambda.
+    """Density of the eigenvalues of such a matrix at u, of any shape; its integral over the line is Lambda.
 
     Mehta's closed form by Hermite functions (Random Matrices, chapter 7). ``tilt`` > -1 multiplies by ``exp(-tilt u^2 / 4)``,
     before anything underflows.

@@ -5,9 +5,9 @@ Under the paper's assumptions its loss is the Hamiltonian ``H = sum_r eps_r H_r`
 
     eps_r = binom(p-1, r-1) beta^r / Z,   sum_r eps_r^2 = 1,   beta = rho n C / sqrt(Lambda)      (Eqs. 15, 17),
 
-rho is the probability of an open gate, n the width, Lambda the number of unique weights and ``||w|| = sqrt(Lambda) C``. The one
-number beta decides how deep the ensemble is (Theorems 1 and 2, Lemma 4) and how many critical points of finite index the
-surface has (Eq. 33, Theorem 5).
+rho is the probability of an open gate, n the width, Lambda the number of unique weights and ``||w|| = sqrt(Lambda) C``. The
+single number beta determines how deep the ensemble is (Theorems 1 and 2, Lemma 4) and how many critical points of finite index
+the surface has (Eq. 33, Theorem 5).
 
 The proofs write binom(p, r) for binom(p-1, r-1), "ignoring constants"; here nothing is ignored. All in float64.
 """
@@ -40,10 +40,10 @@ def scale_of(beta: float, rho: float, n: int, Lambda: int) -> float:
 
 # -- the weights of path lengths
 def weights(p: int, beta: Beta) -> Tensor:
-    """eps_1, ..., eps_p (Eq. 15), (p,), of 2-norm 1: how much the paths of length r weigh in the loss.
+    """eps_1, ..., eps_p (Eq. 15), (p,), with 2-norm 1: the weight of the paths of length r in the loss.
 
-    ``eps_r(beta) = eps_{p+1-r}(1/beta)``: mirrored by beta -> 1/beta. Stable for any depth p: what underflows is 0. With beta = 0
-    no path is open and Eq. 15 is 0 / 0.
+    ``eps_r(beta) = eps_{p+1-r}(1/beta)``: mirrored by beta -> 1/beta. Stable for any depth p: weights that underflow are 0. With
+    beta = 0 no path is open and Eq. 15 is 0 / 0.
 
     >>> weights(3, 0.5) * 1.5**0.5  # (0.5, 2 * 0.25, 0.125) / Z
     tensor([0.8528, 0.8528, 0.2132], dtype=torch.float64)
@@ -55,10 +55,10 @@ def weights(p: int, beta: Beta) -> Tensor:
 
 
 def log_weights(p: int, beta: Beta) -> Tensor:
-    """log eps_1, ..., log eps_p, (p,): `weights` where they are too small for a float.
+    """log eps_1, ..., log eps_p, (p,), also for `weights` that are too small for a float.
 
-    From the largest one outwards by sums of ``log(eps_{r+1} / eps_r) = log(beta (p-r) / r)``: what matters is summed first, and
-    nothing cancels.
+    They are computed from the largest one outwards by sums of ``log(eps_{r+1} / eps_r) = log(beta (p-r) / r)``, so that nothing
+    cancels.
     """
     top = argmax(p, beta)
     r = torch.arange(1, p, dtype=torch.float64)
@@ -69,7 +69,7 @@ def log_weights(p: int, beta: Beta) -> Tensor:
 
 
 def argmax(p: int, beta: Beta) -> int:
-    """The r where eps_r is largest, 1..p, ``floor(beta p / (1 + beta)) + 1`` exactly; of two that tie the larger one.
+    """The r where eps_r is largest, 1..p, ``floor(beta p / (1 + beta)) + 1`` exactly; in a tie the larger of the two.
 
     >>> argmax(100, 0.1), argmax(100, 0.5), argmax(100, 2)
     (10, 34, 67)
@@ -80,8 +80,8 @@ def argmax(p: int, beta: Beta) -> int:
 def maximisers(p: int, beta: Beta) -> tuple[int, ...]:
     """Every r where eps_r is largest, one or two, in rational arithmetic.
 
-    ``eps_{r+1} >= eps_r`` as long as ``r <= t = beta p / (1 + beta)``, with equality for r = t: the case of Theorem 1, where t is
-    an integer, is the one where two lengths tie.
+    ``eps_{r+1} >= eps_r`` as long as ``r <= t = beta p / (1 + beta)``, with equality for r = t: in the case of Theorem 1, where
+    t is an integer, two lengths tie.
 
     >>> maximisers(100, Fraction(1, 3)), maximisers(100, 1 / 3)  # the float is not quite a third
     ((25, 26), (25,))
@@ -97,7 +97,7 @@ def maximisers(p: int, beta: Beta) -> tuple[int, ...]:
 def interval(p: int, k: int) -> tuple[float, float]:
     """The beta for which k = argmax_r eps_r (Lemma 4): from ``(k-1) / (p-k+1)``, inclusive, to ``k / (p-k)``, exclusive.
 
-    Next to each other for k = 1, ..., p they fill (0, inf). In terms of `limiting_share` they are ``[(k-1)/p, k/p)``.
+    For k = 1, ..., p these intervals cover (0, inf) without overlap. In terms of `limiting_share` they are ``[(k-1)/p, k/p)``.
 
     >>> interval(4, 1), interval(4, 2), interval(4, 4)
     ((0.0, 0.3333333333333333), (0.3333333333333333, 1.0), (3.0, inf))
@@ -117,7 +117,7 @@ def reaching(p: int, k: int) -> float:
 # -- concentration (Theorems 1 and 2)
 @dataclass(frozen=True)
 class Lengths:
-    """Of the path length r, which has probability eps_r^2."""
+    """Statistics of the path length r, which has probability eps_r^2."""
 
     mean: float  # 1..p
     variance: float
@@ -136,10 +136,10 @@ def lengths(p: int, beta: Beta) -> Lengths:
 
 
 def limiting_lengths(p: int, beta: Beta) -> Lengths:
-    """What `lengths` comes to as p grows: mean ``1 + (p-1) q``, variance ``(p-1) q (1-q) / 2``.
+    """The limit of `lengths` as p grows: mean ``1 + (p-1) q``, variance ``(p-1) q (1-q) / 2``.
 
-    Half the variance of the binomial distribution that eps_r itself is, for its square is what is normalised: the band of
-    Theorem 2 is O(sqrt(p)) wide.
+    The variance is half that of a binomial distribution proportional to eps_r, since the squares eps_r^2 are the probabilities.
+    The band of Theorem 2 is O(sqrt(p)) wide.
     """
     steps, q = p - 1, limiting_share(beta)
     return Lengths(1 + steps * q, steps * q * (1 - q) / 2)
@@ -151,7 +151,7 @@ def mass(p: int, beta: Beta, first: int, last: int) -> float:
 
 
 def log_mass_outside(p: int, beta: Beta, first: int, last: int) -> float:
-    """log of the sum of eps_r^2 over r < first and r > last, <= 0; -inf where nothing is outside. first <= last <= p.
+    """log of the sum of eps_r^2 over r < first and r > last, <= 0; -inf if nothing is outside. first <= last <= p.
 
     Divided by p it tends to ``-min(rate(beta, first / p), rate(beta, last / p))``, however small it is.
     """
@@ -163,7 +163,7 @@ def log_mass_outside(p: int, beta: Beta, first: int, last: int) -> float:
 def rate(beta: Beta, alpha: float) -> float:
     """``-lim (1/p) log eps_{alpha p}^2 = 2 KL(alpha || q)``, >= 0, with the divergence of two Bernoulli variables in nats.
 
-    What Theorem 2 rests on: by Stirling's formula ``(1/p) log(binom(p, alpha p) beta^(alpha p)) -> H(alpha) + alpha log beta``
+    Theorem 2 is based on this: by Stirling's formula ``(1/p) log(binom(p, alpha p) beta^(alpha p)) -> H(alpha) + alpha log beta``
     (Eq. 37), which is ``log(1 + beta)`` at alpha = q and less everywhere else.
 
     >>> rate(1.0, 0.5), rate(1.0, 1.0) / math.log(4)  # eps_p = 1 / 2^(p-1), but for the normalisation
@@ -185,7 +185,7 @@ def theta(eps: Tensor, lengths: Tensor) -> Tensor:
     The model starts at r = 2 (Eq. 28): length 1 is left out. With ``y = (v'' - v') / (v'' + v')`` it is ``atanh(y) - y``, which
     grows with y in [0, 1): 0 for pure r = 2, largest for the pure model of the greatest length (Theorem 5). The factor
     by which eps, (..., m), is normalised does not matter; lengths, (m,), are integers >= 1, and theta, (...),
-    is >= 0, and NaN where only length 1 has weight.
+    is >= 0, and NaN if only length 1 has weight.
 
     >>> theta(torch.tensor([[1.0, 0.0], [0.0, 1.0]]), torch.tensor([2, 3]))  # log(2)/2 - 1/3
     tensor([0.0000, 0.0132], dtype=torch.float64)
@@ -202,7 +202,7 @@ def theta(eps: Tensor, lengths: Tensor) -> Tensor:
 def theta_of_beta(p: int, beta: Beta) -> float:
     """theta of the weights eps_2(beta), ..., eps_p(beta): from 0 (beta -> 0) to `theta_pure` (beta -> inf), strictly rising.
 
-    For eps(beta) has a monotone likelihood ratio in beta, and v''/v' is the mean of r - 1 under weights eps_r^2 r.
+    This holds because eps(beta) has a monotone likelihood ratio in beta, and v''/v' is the mean of r - 1 under weights eps_r^2 r.
     """
     logs = log_weights(p, beta)[1:]
     return float(theta((logs - logs.max()).exp(), torch.arange(2, p + 1)))

@@ -1,11 +1,11 @@
-"""A small residual net as the list of its paths: Lemmas 1 to 3 of Littwin & Wolf (2016), executed.
+"""A small residual net as the list of its paths: Lemmas 1 to 3 of Littwin & Wolf (2016), checked by computing them.
 
 The net of Eq. 8: ``N_1 = R(W_1^T x)`` and ``N_l = R(W_l^T N_{l-1}) + N_{l-1}`` for l = 2, ..., p, with the output
 ``Y = sum_j N_p^j``, n units a layer and d inputs. A path of length r starts at an input and takes the weights of r layers, the
 first one among them, and the skip connections of the others: ``psi_r = d binom(p-1, r-1) n^r`` of them.
 
-Assumption A2: there are only Lambda different weights. A3: they are spread evenly. What the lemmas need of A3, and what is
-checked here, is that each of the Lambda^r configurations of weights belongs to the same number psi_r / Lambda^r of paths.
+Assumption A2: there are only Lambda different weights. A3: they are spread evenly. The lemmas use A3 only in this form, which is
+checked here: each of the Lambda^r configurations of weights belongs to the same number of paths, psi_r / Lambda^r.
 """
 
 import math
@@ -46,7 +46,7 @@ class SharedWeights:
         return self.numbers[0].shape[1]
 
     def psi(self, r: int) -> int:
-        """How many paths have length r (Definition 2)."""
+        """Number of paths of length r (Definition 2)."""
         return self.d * math.comb(self.p - 1, r - 1) * self.n**r
 
     def paths(self, r: int) -> Paths:
@@ -71,7 +71,7 @@ class SharedWeights:
     def forward(self, w: Tensor, x: Tensor, gates: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Y, (B,), and which units are open, (B, p, n), for weights w, (Lambda,), and inputs (B, d) or (d,).
 
-        ``gates``, (B, p, n) in 0..1, take the place of the ReLUs'.
+        ``gates``, (B, p, n) in 0..1, replace those of the ReLUs.
         """
         hidden, skipped, opened = x, x.new_zeros(()), []
         for layer, numbers in enumerate(self.numbers):
@@ -82,8 +82,8 @@ class SharedWeights:
 
 
 def evenly_shared(p: int, n: int, d: int, Lambda: int, generator: torch.Generator) -> SharedWeights:
-    """Assumption A3 without remainder: of the n connections that leave a unit or an input each weight has n / Lambda."""
-    assert n % Lambda == 0, "every unit has each of Lambda weights equally often if Lambda divides n"
+    """Assumption A3 without remainder: each weight has n / Lambda of the n connections that leave a unit or an input."""
+    assert n % Lambda == 0, "Lambda must divide n, so that every unit has each of the Lambda weights equally often"
     balanced = torch.arange(n) % Lambda
 
     def rows(count: int) -> Tensor:
@@ -93,22 +93,25 @@ def evenly_shared(p: int, n: int, d: int, Lambda: int, generator: torch.Generato
 
 
 def by_input(p: int, n: int, d: int, Lambda: int, generator: torch.Generator) -> SharedWeights:
-    """Every input has one weight on all its connections, each weight d / Lambda inputs, and behind them all is evenly shared:
-    still all configurations have as many paths, but those of one start at d / Lambda inputs only. Lambda divides n and d."""
-    assert d % Lambda == 0, "each of Lambda weights has as many inputs if Lambda divides d"
+    """Each input has the same weight on all its connections, each weight has d / Lambda inputs; later layers are evenly shared.
+
+    All configurations still have the same number of paths, but the paths of one start at only d / Lambda inputs. Lambda divides n
+    and d.
+    """
+    assert d % Lambda == 0, "Lambda must divide d, so that each of the Lambda weights has the same number of inputs"
     rest = evenly_shared(p, n, d, Lambda, generator).numbers[1:]
     return SharedWeights(((torch.arange(d) % Lambda)[:, None].expand(-1, n), *rest), Lambda)
 
 
 def unevenly_shared(p: int, n: int, d: int, Lambda: int, generator: torch.Generator) -> SharedWeights:
-    """Every connection draws its weight: A3 holds on average only."""
+    """Each connection draws its weight at random, so A3 holds only on average."""
     shapes = [(d, n), *[(n, n)] * (p - 1)]
     return SharedWeights(tuple(torch.randint(Lambda, shape, generator=generator) for shape in shapes), Lambda)
 
 
 @dataclass(frozen=True)
 class Lemma1:
-    """All are 0 but for rounding; ``uneven`` only where A3 holds without remainder."""
+    """All are 0 up to rounding, ``uneven`` only if A3 holds without remainder."""
 
     paths: float  # |sum over all paths - Y| / S (Eq. 9), S the same sum of absolute values
     reindexed: float  # |sum over r and configurations - Y| / S (Eq. 10)
@@ -116,7 +119,7 @@ class Lemma1:
 
 
 def lemma_1(net: SharedWeights, w: Tensor, x: Tensor) -> Lemma1:
-    """The output for one input x, (d,), as a sum over configurations of unique weights, (Lambda,), with the ReLUs' gates."""
+    """Check the output for one input x, (d,), as a sum over configurations of the weights w, (Lambda,), with the ReLUs' gates."""
     Y, gates = net.forward(w, x[None])
     by_path, by_configuration, size, uneven, products = 0.0, 0.0, 0.0, 0.0, w.new_ones(1)
     for r in range(1, net.p + 1):
@@ -179,17 +182,17 @@ class Lemma3:
 
     @property
     def largest(self) -> float:
-        """Of what must be 0 but for rounding."""
+        """The largest of the deviations that must be 0 up to rounding."""
         return max(self.absolute, self.hinge, self.expectation)
 
 
 def lemma_3(net: SharedWeights, w: Tensor, x: Tensor, rho: float, draws: int, generator: torch.Generator) -> Lemma3:
-    """Absolute and hinge loss, averaged over gates of units that are open independently with probability rho.
+    """Check the absolute and the hinge loss, averaged over gates that are open independently with probability rho.
 
     With s = sign(Y_x), ``|Y_x - Y| = |Y_x| - s Y + 2 max(0, s Y - |Y_x|)`` and
     ``max(0, 1 - Y_x Y) = 1 - Y_x Y + max(0, Y_x Y - 1)``.
-    Both are affine in Y **as long as no output goes beyond the label** (the hinge never closes), and only then. C2 is negative
-    for a positive label; as the law of Y over the inputs is symmetric, its sign is of no importance. Arguments as of `lemma_1`.
+    Both are affine in Y **if and only if no output exceeds the label** (the hinge never closes). C2 is negative for a positive
+    label; since the distribution of Y over the inputs is symmetric, its sign does not matter. Arguments as in `lemma_1`.
     """
     gates = (torch.rand(draws, net.p, net.n, generator=generator) < rho).double()
     Y, _ = net.forward(w, x.expand(draws, -1), gates)
