@@ -180,9 +180,9 @@ def _at_most(sizes: tuple[int, ...]) -> np.ndarray:
 
 
 def adjusted(p: np.ndarray) -> np.ndarray:
-    """q of Benjamini & Hochberg (1995): calling all with q <= 5 % a finding, 5 % of the findings are chance. nan stays nan.
+    """q of Benjamini & Hochberg (1995): if all with q <= 5 % count as findings, 5 % of the findings are chance. nan stays nan.
 
-    It holds for measures that are independent or hang together positively, and measures of one net do the latter.
+    This holds for measures that are independent or positively correlated; measures of the same net are the latter.
 
     >>> adjusted(np.array([0.01, 0.04, np.nan, 0.03]))
     array([0.03, 0.04,  nan, 0.04])
@@ -197,11 +197,11 @@ def adjusted(p: np.ndarray) -> np.ndarray:
 def largest_by_chance(
     measures: np.ndarray, target: np.ndarray, strata: Sequence[int] | None = None, shuffles: int = 400
 ) -> np.ndarray:
-    """The largest |tau| of all measures, for each of so many shuffles of the target (within strata), (shuffles,).
+    """The largest |tau| over all measures, for each of ``shuffles`` random shuffles of the target (within strata), (shuffles,).
 
-    What searching many measures finds where there is nothing to find, however they hang together (Westfall & Young 1993):
-    the 95 % quantile is passed by any of them in 5 % of the cases. The same shuffles each time. Arguments as of `kendall`,
-    for M >= 1 measures that have a tau; nets without a target are left out.
+    This is what a search over many measures finds by chance, however they are correlated (Westfall & Young 1993): in 5 % of the
+    cases, one of them exceeds the 95 % quantile. The shuffles are the same each time. Arguments as in `kendall`, for M >= 1
+    measures that have a tau; nets without a target are left out.
     """
     known = ~np.isnan(target)
     measures, target = measures[:, known], target[known]

@@ -1,15 +1,16 @@
-"""Which of two is better, looked at as often as one likes: evidence from paired differences that stays valid at every look.
+"""Which of two is better: evidence from paired differences that stays valid however often one looks.
 
-An ordinary test is valid for a number of pairs that was fixed before. Who looks after each pair and stops when it looks good
-finds a difference too often where there is none. Evidence here is a martingale: where the differences scatter symmetrically
-about zero, the chance that it *ever* reaches 1/α is at most α (Ville's inequality), however long one goes on.
+An ordinary test is valid only for a number of pairs that was fixed in advance. If one looks after each pair and stops when the
+result is good, one finds differences too often where there are none. Evidence here is a martingale: if the differences are
+distributed symmetrically about zero, the chance that it *ever* reaches 1/α is at most α (Ville's inequality), however many
+pairs follow.
 
-Symmetry is all that is assumed, and two arms that do not differ have it: exchanging the arms of a pair turns the sign of its
-difference and leaves its size, whatever the distribution of errors. About the margin of an equivalence the differences are
-symmetric where the arms differ by a shift only.
+Symmetry is the only assumption. It holds for two arms that do not differ: exchanging the arms of a pair changes the sign of its
+difference, not its size, whatever the distribution of errors. For a test of equivalence it must hold about the margin, as it does
+if the arms differ by a shift only.
 
-The price: n pairs of one sign have a chance of 2^(1-n), so six are the least that could settle anything at 5 %. Here it takes
-seven of about one size, or six of which the last are the largest; two questions that share the 5 % take eight.
+The price: n pairs of the same sign have a chance of 2^(1-n), so no method can decide at 5 % with fewer than six. This one needs
+seven of about the same size, or six of which the last are the largest; two questions that share the 5 % need eight.
 
 Vovk & Wang (2024), "Nonparametric e-tests of symmetry", New England Journal of Statistics in Data Science;
 Ramdas et al. (2023), "Game-theoretic statistics and safe anytime-valid inference", Statistical Science 38.
@@ -33,7 +34,7 @@ FAR = np.geomspace(1e-3, 1e3, 121)  # spans beyond the smallest and largest diff
 
 
 class Order(StrEnum):
-    """What the differences say of their centre."""
+    """Where the centre of the differences is."""
 
     ABOVE = "above zero"
     BELOW = "below zero"
@@ -42,16 +43,16 @@ class Order(StrEnum):
 
 
 def evidence(differences: np.ndarray) -> np.ndarray:
-    """Evidence after each pair that the differences' centre is above zero: 1 is none, 20 is a chance of 1 in 20 at most.
+    """Evidence after each pair that the centre of the differences is above zero: 1 means none, 20 a chance of at most 1 in 20.
 
     Definition:
         E_n = mean over stakes c of Π_i exp(c s_i) / cosh(c s_i), with s_i = d_i / √(mean of d_1², ..., d_i²). Given its size,
-        d_i has either sign with equal chance under symmetry, so each factor has mean 1. An infinite d_i, of a pair of which one
-        net has failed, takes for |s_i| the largest |d| before it over the present root mean square, at least 1, and
-        has no part in that mean.
+        d_i has either sign with equal chance under symmetry, so each factor has mean 1. An infinite d_i, of a pair in which one
+        net has failed, has as |s_i| the largest |d| before it, divided by the present root mean square, and at least 1. It does
+        not enter that mean.
 
     Args:
-        differences: (..., n), in the order in which they were seen. Zeros say nothing and count as pairs.
+        differences: (..., n), in the order in which they were seen. Zeros are no evidence, but count as pairs.
 
     Returns:
         (..., n), positive; independent of the differences' unit.
@@ -77,18 +78,19 @@ def evidence(differences: np.ndarray) -> np.ndarray:
 
 
 def order(differences: Sequence[float] | np.ndarray, margin: float | None = None, alpha: float = ALPHA) -> Order:
-    """Is the centre above zero, below, or within ±margin; each wrong with a chance of at most alpha over all looks.
+    """Whether the centre is above zero, below, or within ±margin; each answer is wrong with a chance of at most alpha over all
+    looks.
 
     Args:
-        margin: differences below it do not matter: within it, which side of zero is not asked. None: only that is.
+        margin: differences below it do not matter: if the centre is within it, its sign is not decided. None: only the sign is.
         alpha: chance of an error; divided by the number of questions if there are several.
 
     Raises:
-        ValueError: for a difference that is no number.
+        ValueError: for a difference that is NaN.
     """
     d = np.asarray(differences, dtype=np.float64)
     if d.ndim != 1 or np.isnan(d).any():
-        raise ValueError(f"expected differences, one a pair, got {d}; leave out what is no number.")
+        raise ValueError(f"expected a list of differences, one per pair and none NaN, got {d}.")
     return Order(str(orders(d[None], margin, alpha)[0, -1])) if d.size else Order.UNRESOLVED
 
 
@@ -104,17 +106,17 @@ def orders(d: np.ndarray, margin: float | None, alpha: float) -> np.ndarray:
 
 
 def confidence_sequence(differences: Sequence[float] | np.ndarray, alpha: float = ALPHA) -> Interval:
-    """The mean difference, and an interval for the centre that holds it at all looks together with chance 1 - alpha.
+    """The mean difference, and an interval that contains the centre at all looks together with probability 1 - alpha.
 
-    It is what the evidence does not exclude, and infinite for fewer than seven pairs, though six may settle their sign. The mean
-    is of the finite differences.
+    It contains the values that the evidence does not exclude, and is infinite for fewer than seven pairs, although six may decide
+    the sign. The mean is that of the finite differences.
 
     Raises:
-        ValueError: for no differences, or one that is no number.
+        ValueError: if there is no difference, or one is NaN.
     """
     d = np.asarray(differences, dtype=np.float64)
     if d.ndim != 1 or not d.size or np.isnan(d).any():
-        raise ValueError(f"expected one or more differences, one a pair, got {d}; leave out what is no number.")
+        raise ValueError(f"expected a list of one or more differences, one per pair and none NaN, got {d}.")
     finite = d[np.isfinite(d)]
     mean = float(finite.mean()) if finite.size else math.nan
     return Interval(mean, 0 - _upper_end(-d, alpha), _upper_end(d, alpha))
@@ -155,16 +157,16 @@ def pairs_needed(
     chance: float = 0.5,
     alpha: float = ALPHA,
 ) -> int | None:
-    """After how many pairs the question is settled with this chance, by simulation from normal differences.
+    """Number of pairs after which `order` has an answer with this chance, by simulation from normal differences.
 
     Args:
-        mean, sd: of the differences that will be seen.
-        margin: of `order`.
-        seen: differences that are there already; they count.
-        chance: 0.8 is the usual power of a plan.
+        mean, sd: mean and standard deviation of the differences to come.
+        margin: as in `order`.
+        seen: differences seen so far, which count.
+        chance: probability of an answer; 0.8 is usual in planning.
 
     Returns:
-        Number of pairs in all; None: more than `PLANNED`, or never.
+        Number of pairs in total; None: more than `PLANNED`, or never.
 
     >>> pairs_needed(mean=0.01, sd=0.005, chance=0.8), pairs_needed(mean=0.0, sd=1.0)
     (8, None)

@@ -153,5 +153,5 @@ def test_a_value_that_is_not_finite_is_refused():
     with pytest.raises(ValueError, match="one or more differences"):
         confidence_sequence([0.1, math.nan])
     for strange in ([math.nan, *[1.0] * 10], [*[1.0] * 10, math.nan], [[1.0], [2.0]]):
-        with pytest.raises(ValueError, match="expected differences, one a pair"):
+        with pytest.raises(ValueError, match="differences, one per pair and none NaN"):
             order(strange)
