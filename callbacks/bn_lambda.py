@@ -92,7 +92,7 @@ class BnLambda(StatefulMeasure):
     def __init__(self, norm: NormName = "frobenius", **clock: Any) -> None:
         super().__init__(**clock)
         if norm not in get_args(NormName):
-            raise UserError(f"norm must be one of {', '.join(get_args(NormName))}, got '{norm}'.")
+            raise UserError(f"norm of BnLambda must be one of {', '.join(get_args(NormName))}, got '{norm}'.")
         self.norm = norm
         suffix = "" if norm == "frobenius" else f"_{norm}"
         self.family, self.prefix = f"bn_lambda{suffix}", f"weight_norm{suffix}"

@@ -17,6 +17,12 @@ POWERS: Literal["powers_of_2"] = "powers_of_2"
 Steps = int | Literal["powers_of_2"]  # a distance between measurements in optimizer steps, or 1, 2, 4, 8, ...
 
 
+def check_steps(what: str, steps: Steps | None) -> None:
+    """UserError, which names the option ``what``, for anything but a distance between measurements in steps, or None."""
+    if steps not in (None, POWERS) and (not isinstance(steps, Integral) or steps < 1):
+        raise UserError(f"{what} must be a whole number of at least 1, or {POWERS} for 1, 2, 4, 8, ..., got {steps}.")
+
+
 class EpochCallback(LoggingCallback, ABC):
     """Runs `observe` before training (epoch 0), after epochs and, if requested, after optimizer steps; on every rank.
 
@@ -44,12 +50,8 @@ class EpochCallback(LoggingCallback, ABC):
         self.forget_run()
 
     def set_clock(self, every_n_epochs: int, every_n_steps: Steps | None) -> None:
-        """Set when to measure, with arguments as of the constructor. UserError: for a number below 1."""
-        if every_n_steps not in (None, POWERS) and (not isinstance(every_n_steps, Integral) or every_n_steps < 1):
-            raise UserError(
-                f"every_n_steps of {type(self).__name__} must be at least 1, or {POWERS} for 1, 2, 4, 8, ..., got "
-                f"{every_n_steps}."
-            )
+        """Set when to measure; arguments as in the constructor. UserError: for a number below 1."""
+        check_steps(f"every_n_steps of {type(self).__name__}", every_n_steps)
         self.every_n_epochs = at_least(1, type(self).__name__, every_n_epochs=every_n_epochs)
         self.every_n_steps = every_n_steps
 
@@ -61,12 +63,12 @@ class EpochCallback(LoggingCallback, ABC):
     def due_after(self, steps: int, before: int | None = None) -> bool:
         """Whether the clock asks for a measurement after one of the steps before + 1, ..., steps.
 
-        Several optimizers make several steps a batch. It is a function of numbers of steps, so that a resume goes on as if
-        nothing had happened.
+        With several optimizers a batch makes several steps. The answer depends only on the numbers of steps, so that a resume
+        changes nothing.
 
         Args:
-            steps: made in all.
-            before: when the last batch began; one fewer if left out.
+            steps: total number of steps.
+            before: number of steps when the last batch began; by default one fewer.
         """
         before = steps - 1 if before is None else before
         if self.every_n_steps is None or not steps:
@@ -79,8 +81,8 @@ class EpochCallback(LoggingCallback, ABC):
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         if self.every_n_steps is not None and math.isinf(trainer.num_training_batches):
             raise UserError(
-                f"every_n_steps of {type(self).__name__} places measurements within an epoch, and the training data do not "
-                "say how long one is: set trainer.limit_train_batches."
+                f"every_n_steps of {type(self).__name__} places measurements within an epoch, but the training data do not say "
+                "how many batches an epoch has: set trainer.limit_train_batches."
             )
         self._within = 0
         if self.at_start and not (trainer.global_step or trainer.current_epoch):

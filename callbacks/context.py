@@ -179,7 +179,7 @@ class MeasureContext:
         """
         if self.state is None:
             raise TypeError(
-                "only a StatefulMeasure keeps something from one measurement to the next: derive yours from "
+                "only a StatefulMeasure can keep values from one measurement to the next: derive yours from "
                 "skipscope.callbacks.StatefulMeasure."
             )
         self.state.setdefault(key, {})[self.name] = value
@@ -230,7 +230,7 @@ def _where_float64_is(net: nn.Module) -> nn.Module:
     device = device_of(net)
     if (other := with_float64(device)) is device:
         return net
-    _warn_once(f"the device {device.type} has no float64: nets are measured on the {other.type}, on copies.")
+    _warn_once(f"the device {device.type} has no float64: copies of the nets are measured on the {other.type}.")
     return own_copy(net).to(other)
 
 

@@ -79,7 +79,9 @@ class DrivingForce(StatefulMeasure):
         net = context.recalibrated()
         layers = [layer for layer in layers_of(net) if layer.weight.requires_grad]
         if not layers:
-            self.warn_once(f"DrivingForce: no layer of '{context.name}' has a weight that is a trained parameter.")
+            self.warn_once(
+                f"DrivingForce logs nothing for '{context.name}': no layer has a weight that is a trained parameter."
+            )
             return {}
         norms, samples = normalisations_of(net, context.example()), context.samples(self.samples)
         forces = driving_force(net, samples, layers, norms, context.loss, self.double, context.graph_memory)

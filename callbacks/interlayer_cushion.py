@@ -18,7 +18,7 @@ from lightning_app.runs.members import members_of
 
 PREFIXES = {"eval": "interlayer", "batch1": "interlayer_batch1"}
 NO_BLOCKS = "it has no blocks in an nn.Sequential; name modules with `blocks`"
-NO_BATCH_NORM = "bn_mode 'batch1' is about BatchNorm on single samples, and none of its blocks has one: use 'eval'"
+NO_BATCH_NORM = "bn_mode 'batch1' needs a block with BatchNorm, and it has none: use 'eval'"
 
 
 class InterlayerCushion(Measure):

@@ -1,14 +1,14 @@
-"""One way from a result to every logger: its fields become keys.
+"""How results reach every logger: their fields become keys.
 
 A result is a frozen dataclass under a prefix. A number becomes the scalar ``<prefix>/<field>``, a `Histogram` a
-histogram, any other tensor an array in the run folder. So a new number is a new field and nothing else. In the run
-folder the member has a column of its own. Trackers have keys only, so there a bank's are
+histogram, any other tensor an array in the run folder. So a new number needs only a new field. In the run
+folder the member has its own column. Trackers have only keys, so there the keys of a bank are
 
-    test/error/residual             of an arm, where there are several: the key's last part
-    test/error/residual/mean        and sd, min, max: over the seeds, where there are several
-    seed/03/test/error/residual     of one of them
+    test/error/residual             with several arms: the arm is the key's last part
+    test/error/residual/mean        with several seeds: mean, and sd, min, max, over them
+    seed/03/test/error/residual     with several seeds: the number of one of them
 
-and histograms of several seeds are added up. Without several arms, the same without the arm.
+and histograms of several seeds are added up. With a single arm, keys do not contain it.
 """
 
 import logging
@@ -44,8 +44,8 @@ class LoggingCallback(pl.Callback):
     """A callback that logs results.
 
     Attributes:
-        strict: re-raise what cannot be measured or logged.
-        spent: seconds of measuring in all, which are no time of training.
+        strict: re-raise errors of measuring and logging.
+        spent: total seconds of measuring, which do not count as training time.
     """
 
     strict = False
@@ -53,7 +53,7 @@ class LoggingCallback(pl.Callback):
 
 
 class ArmSeed(NamedTuple):
-    """Which net of the bank a member is."""
+    """Arm and seed of a member of a bank."""
 
     arm: str
     seed: int
@@ -70,20 +70,20 @@ class Record:
     histograms: dict[tuple[str, str], Histogram]
     arrays: dict[tuple[str, str], np.ndarray]
     members: dict[str, ArmSeed]  # the nets that the record is about
-    by_steps: bool = False  # also measured within epochs: what takes whole numbers only is given steps
+    by_steps: bool = False  # also measured within epochs: loggers that accept only whole numbers get steps
 
     def numbers(self) -> dict[str, float]:
-        """Key -> value for a tracker: each member's, and over the seeds where there are several."""
+        """Key -> value for a tracker: for each member, and over the seeds if there are several."""
         each = {self._key(member, name): value for (member, name), value in self.scalars.items()}
         return each | (self._over_seeds() if len(self._seeds) > 1 else {})
 
     def pooled(self) -> dict[str, Histogram]:
-        """Key -> histogram for a tracker: of an arm, its seeds' counts added up; without those that cannot be added."""
+        """Key -> histogram for a tracker: per arm, with the counts of its seeds added up, if they can be added."""
         summed = {key: _sum(key, parts) for key, parts in self._by_arm(self.histograms).items()}
         return {key: histogram for key, histogram in summed.items() if histogram is not None}
 
     def of_seed(self, seed: int) -> "Record":
-        """The part about the nets of one seed, with what belongs to the whole run."""
+        """The part for the nets of one seed, and for the whole run."""
         members = {member: one for member, one in self.members.items() if one.seed == seed}
         kept = {*members, WHOLE_RUN}
 
@@ -137,7 +137,7 @@ def log_results(
 ) -> None:
     """Log results by member and prefix, and numbers of the whole run, to every logger. Rank zero only.
 
-    A logger that raises misses them, with one warning; errors of the run folder's logger are raised.
+    If a logger raises an error, its results are lost, with one warning; errors of the run folder's logger are raised.
 
     Args:
         results: member -> prefix -> dataclass, or member -> key -> number.
@@ -166,12 +166,12 @@ def log_results(
 
 
 def folders_of(trainer: pl.Trainer) -> list[RunFolder]:
-    """The run's folder, to write what is no number into. Rank zero only; none in a trainer without a `RunLogger`."""
+    """The run folder, for what is not a number. Rank zero only; empty for a trainer without a `RunLogger`."""
     return [logger.folder for logger in trainer.loggers if isinstance(logger, RunLogger)]
 
 
 def _members(trainer: pl.Trainer, names: Iterable[str]) -> dict[str, ArmSeed]:
-    """Arms and seeds as the module's bank has them; without a bank each name is an arm of its own."""
+    """Arms and seeds from the module's bank; without a bank each name is its own arm."""
     bank = named_members(trainer.lightning_module)
     known = [(name, bank.get(name)) for name in names]
     return {name: ArmSeed(net.own_arm, net.seed or 0) if net else ArmSeed(name, 0) for name, net in known}
@@ -198,12 +198,12 @@ def flatten(by_prefix: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _sum(key: str, parts: Sequence[Histogram]) -> Histogram | None:
-    """None, and a warning, where edges differ: a tracker is a view, and never stops a run."""
+    """None, and a warning, if edges differ: a tracker never stops a run."""
     first = parts[0]
     if not all(torch.equal(part.edges, first.edges) for part in parts):
         _warn_once(
-            f"W&B and TensorBoard get no histogram '{key}': its seeds have different bins, whose counts cannot be added. The "
-            "run folder has each. Give the measure fixed bins to see it there."
+            f"W&B and TensorBoard get no histogram '{key}': the seeds have different bins, so their counts cannot be added. "
+            "The run folder has the histogram of each seed. Give the measure fixed bins to see it in W&B and TensorBoard."
         )
         return None
     return Histogram.total(parts, first.edges)
@@ -211,7 +211,7 @@ def _sum(key: str, parts: Sequence[Histogram]) -> Histogram | None:
 
 @singledispatch
 def log_record(logger: Logger, record: Record) -> None:
-    """Any other logger takes the numbers, over optimizer steps as Lightning's own do, and is asked to save as by Lightning."""
+    """Any other logger gets the numbers by optimizer step and is asked to save, both as Lightning does."""
     logger.log_metrics({**record.numbers(), "epoch": record.epoch}, record.step)
     logger.save()
 

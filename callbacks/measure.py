@@ -1,7 +1,7 @@
-"""The extension point: what every measuring callback shares. What is measured, and what happens where that fails.
+"""The extension point: the base of every measuring callback, and what happens if a measurement fails.
 
-When it is measured is in `clock`, the mathematics in `lightning_app.measures`, what a measure is given in `context`, and
-how a result becomes keys in `log`.
+When to measure is defined in `clock`, the mathematics in `lightning_app.measures`, the inputs of a measure in `context`, and how
+a result becomes keys in `log`.
 """
 
 import gc
@@ -58,7 +58,7 @@ class Measure(EpochCallback):
       to rounding, and up to their standard errors if they are estimated from random vectors.
 
     Attributes:
-        lenient: record what cannot be measured and go on, also for user errors before training.
+        lenient: record what cannot be measured and continue, even for user errors before training.
     """
 
     lenient = False
@@ -91,9 +91,10 @@ class Measure(EpochCallback):
         return {}
 
     def told_of(self, others: Sequence["Measure"]) -> None:
-        """Which other measures the run or call has, before anything is measured: what one says need not be said twice.
+        """Called before anything is measured, with the other measures of the run or call, so that a message need not appear
+        twice.
 
-        To be asked here and not kept: measures that hold each other would be freed, copied and pickled all at once.
+        Do not keep references to them: measures that hold each other would be freed, copied and pickled together.
         """
 
     def evaluate(self, context: MeasureContext) -> dict[str, Any]:
@@ -110,11 +111,11 @@ class Measure(EpochCallback):
         return found
 
     def warn_once(self, message: str, about: str | None = None) -> None:
-        """Warn once (not every epoch) of what cannot be measured, and note it in the run folder.
+        """Warn once (not every epoch) that something cannot be measured, and note it in the run folder.
 
         Args:
             message: text for the log and the notes.
-            about: what the message is about: said once for each. By default the message itself.
+            about: a key; further messages with the same key are dropped. By default the message itself.
         """
         if (about or message) not in self._warned:
             self._warned.add(about or message)
@@ -179,7 +180,7 @@ class Measure(EpochCallback):
         return found
 
     def _go_on(self, failure: str, epoch: float, error: Exception) -> None:
-        """Say what failed ("cannot measure 'net'") and why, once; raise the error where it must stop the run."""
+        """Report once what failed ("cannot measure 'net'") and why; raise the error if it must stop the run."""
         mistake = isinstance(error, UserError) and epoch == 0 and not self.lenient
         if self.strict or mistake or is_fatal(error):
             raise error
@@ -189,23 +190,24 @@ class Measure(EpochCallback):
 
 
 def introduce(measures: Sequence[Measure]) -> None:
-    """Tell measures which others there are. Each has a family of its own, the beginning of its keys.
+    """Tell each measure about the others, and check that each has its own family, with which its keys begin.
 
     Raises:
-        UserError: for no family, one that cannot be part of a file's name or is training's, and one that two have.
+        UserError: if a family is missing, cannot be part of a file's name, is reserved for training, or occurs twice.
     """
     found: dict[str, str] = {}
     for measure in measures:
         own, family = type(measure).__name__, getattr(measure, "family", None)
         if not isinstance(family, str) or not NAME.fullmatch(family) or family.partition("/")[0] in TAKEN:
             raise UserError(
-                f"{own}.family begins the names of its numbers: expected letters, digits, '_' and '/', and none of "
-                f"{', '.join(TAKEN)}, got {family!r}."
+                f"{own}.family, with which its keys begin, must consist of letters, digits, '_' and '/', and its first "
+                f"part must be none of {', '.join(TAKEN)}, got {family!r}."
             )
         if family in found:
             raise UserError(
-                f"{found[family]} and {own} have the same family, '{family}', and would replace each other's numbers or files: "
-                "leave one out, make one of both where it takes lists (blocks, bn_modes), or give one another prefix or name."
+                f"{found[family]} and {own} have the same family, '{family}', and would overwrite each other's numbers or "
+                "files: leave one out, make one of both if it takes lists (blocks, bn_modes), or give one another prefix or "
+                "name."
             )
         found[family] = own
         measure.told_of([other for other in measures if other is not measure])
@@ -219,9 +221,9 @@ def _check_number(key: str, value: Any) -> None:
 
 
 class StatefulMeasure(Measure):
-    """A measure that compares a net with what it was, also after a resume.
+    """A measure that compares a net with its earlier states, also after a resume.
 
-    What `MeasureContext.keep` keeps is in the checkpoint. A measurement that fails keeps nothing.
+    Values kept by `MeasureContext.keep` are saved in the checkpoint. A measurement that fails keeps nothing.
     """
 
     def __init__(self, **clock: Any) -> None:
@@ -229,14 +231,14 @@ class StatefulMeasure(Measure):
         self._state: State = {}
 
     def forget(self) -> None:
-        """Keep nothing, as if nothing had been measured yet."""
+        """Drop all kept values, as if nothing had been measured yet."""
         self._state = {}
 
     def begin(self, context: MeasureContext) -> None:
-        """Before the first training step, even if nothing is measured then: keep what later epochs are compared with."""
+        """Called before the first training step, even if nothing is measured then, to keep what later epochs need."""
 
     def begin_with(self, context: MeasureContext) -> None:
-        """`begin`, with the net left as it was."""
+        """`begin`, without changing the net."""
         with self._or_as_before(), isolated(context.net):
             context.state = self._state
             self.begin(context)
@@ -304,7 +306,7 @@ class Scalar(Measure):
         super().__init__(**clock)
         if not NAME.fullmatch(name):
             raise UserError(
-                f"the name of a Scalar is a key of letters, digits, '_' and '/', such as grad_norm, got '{name}'."
+                f"name of Scalar must consist of letters, digits, '_' and '/', such as grad_norm, got '{name}'."
             )
         self.name = self.family = name
         self.function = function
@@ -334,9 +336,9 @@ def isolated(net: nn.Module, gradients: bool = False) -> Iterator[None]:
 
     Training with a measure is then bit-identical to training without it: buffers and attributes that a pass of the net writes
     are put back, what a measure draws is not drawn from training's random streams (torch's, NumPy's and Python's), what it
-    leaves in ``.grad`` is removed, and hooks of weights do not run. Compiled parts of a net are called as they are without, so
-    that hooks see their layers. What the net draws from a generator of its own, or changes within lists, dicts and tensors that
-    are no buffers, is not put back, nor are weights that its ``forward`` itself changes.
+    leaves in ``.grad`` is removed, and hooks of weights do not run. Compiled parts of a net are called uncompiled, so that hooks
+    see their layers. Not restored are a random generator of the net's own, changes within lists, dicts and tensors that are not
+    buffers, and weights that its ``forward`` itself changes.
     """
     grads = {parameter: parameter.grad for parameter in net.parameters()}
     autocast = torch.autocast(device_of(net).type, enabled=False)
@@ -365,7 +367,7 @@ def isolated(net: nn.Module, gradients: bool = False) -> Iterator[None]:
 
 
 def ran_out_of_memory(error: BaseException) -> bool:
-    """Whether there was not enough memory, in any of the spellings of PyTorch, CUDA and Python.
+    """Whether an error means that memory ran out, in any of the wordings of PyTorch, CUDA and Python.
 
     >>> ran_out_of_memory(RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried 8 bytes"))
     True
@@ -376,7 +378,7 @@ def ran_out_of_memory(error: BaseException) -> bool:
 
 
 def is_fatal(error: Exception) -> bool:
-    """Whether nothing that follows would work either: a GPU takes no more work, or the run folder cannot be written.
+    """Whether everything that follows would fail too: the GPU accepts no more work, or the run folder cannot be written.
 
     >>> is_fatal(RuntimeError("CUDA error: device-side assert triggered")), is_fatal(RuntimeError("CUDA error: out of memory"))
     (True, False)

@@ -114,7 +114,9 @@ class NoiseStability(Measure):
     ) -> None:
         super().__init__(every_n_epochs, **clock)
         if not strengths or min(strengths) < 0:
-            raise UserError(f"strengths of NoiseStability must be numbers from 0 up, got {list(strengths)}.")
+            raise UserError(
+                f"strengths of NoiseStability must be one or more numbers of at least 0, got {list(strengths)}."
+            )
         self.samples = at_least(1, "NoiseStability", samples=samples)
         self.strengths = tuple(strengths)
         self.draws = at_least(1, "NoiseStability", draws=draws)
@@ -125,7 +127,7 @@ class NoiseStability(Measure):
     def measure(self, context: MeasureContext) -> Mapping[str, Any]:
         net, few = context.net, context.samples(self.samples)
         if not layers_of(net):
-            self.warn_once(f"NoiseStability: there is no noise in '{context.name}', which has no layers with weights.")
+            self.warn_once(f"NoiseStability logs nothing for '{context.name}', which has no layers with weights.")
             return {}
         wide, inputs = in_float32(net, [images for images, _ in few])
         few = [(images, labels) for images, (_, labels) in zip(inputs, few)]
@@ -135,8 +137,8 @@ class NoiseStability(Measure):
             results |= _flatten("noise" if scale == "relative" else f"noise_{scale}", responses)
             if responses.dead:
                 self.warn_once(
-                    f"NoiseStability: the outputs of {plural(responses.dead, 'sample')} of '{context.name}' are 0, so that no "
-                    "relative change exists: left out of all responses.",
+                    f"NoiseStability: the outputs of {plural(responses.dead, 'sample')} of '{context.name}' are 0, so their "
+                    "relative change does not exist: left out of all responses.",
                     about=f"dead {context.name}",
                 )
         interlayer = minimal_cushions(wide, few, self.tangents, self.seed)
@@ -161,7 +163,7 @@ class NoiseStability(Measure):
             if each.layer and each.reason not in ("", NEVER_CALLED) and not isinstance(each.layer.module, nn.Embedding)
         }
         for reason, paths in by_reason(missing.values()).items():
-            self.warn_once(f"NoiseStability: the bound is NaN without the cushions of {paths}: {reason}")
+            self.warn_once(f"NoiseStability: the bound is NaN, because it needs the cushions of {paths}: {reason}")
         layers = measurable(surveyed)
         found = cushions(layers, probe_forward(net, layers, batches, loss=context.loss).layers)
         by_layer = {name: found.get(name) for name in sorted({*found, *missing})}

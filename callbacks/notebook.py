@@ -56,7 +56,7 @@ def measure(
         loss: as for `MeasureContext`.
 
     Raises:
-        UserError: for a net or measure that is none, or numbers of inputs and labels that differ.
+        UserError: if ``net`` is not a torch.nn.Module, a measure is not a `Measure`, or the numbers of inputs and labels differ.
     """
     if not isinstance(net, nn.Module):
         raise UserError(f"expected a net, a torch.nn.Module, got {described(net)}.")
@@ -84,21 +84,21 @@ def measure(
 
 
 def _only_of(one: StatefulMeasure, net: nn.Module) -> None:
-    """What the measure keeps is of this net: of another one it forgets everything."""
+    """Let the measure forget what it keeps of another net."""
     if one in _measured and _measured[one]() is not net:
         one.forget()
     _measured[one] = weakref.ref(net)
 
 
 def shipped(config: str = "measure.yaml") -> list[Measure]:
-    """The measures of a shipped configuration, as it sets them: of the command `measure`, or of base.yaml, of training."""
+    """The measures of a shipped configuration, with its settings: that of the command `measure`, or base.yaml for training."""
     listed = yaml.safe_load((configs() / config).read_text(encoding="utf-8"))["trainer"]["callbacks"]
     made = [getattr(callbacks, one["class_path"])(**one.get("init_args", {})) for one in listed]
     return [one for one in made if isinstance(one, Measure)]  # not what reads a trainer's metrics
 
 
 def checked(measures: Any) -> list[Measure]:
-    """Of one or several, each once. UserError: for what is no measure."""
+    """A list of one or several measures, each once. UserError: for anything that is not a measure."""
     found = [*measures] if isinstance(measures, Iterable) and not isinstance(measures, type) else [measures]
     for one in found:
         if not isinstance(one, Measure):
@@ -116,7 +116,7 @@ def _tensor(what: str, values: Any) -> Tensor:
 
 
 def _are_several(inputs: Any) -> bool:
-    """Tensors that the net takes one beside the other, or arrays in a tuple; a list of arrays is one of samples."""
+    """Whether inputs are several arguments of the net: tensors, or arrays in a tuple. A list of arrays is a list of samples."""
     arrays = (Tensor, np.ndarray) if isinstance(inputs, tuple) else Tensor
     return isinstance(inputs, (list, tuple)) and any(isinstance(each, arrays) for each in inputs)
 

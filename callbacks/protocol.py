@@ -61,7 +61,7 @@ _loaders: WeakKeyDictionary[Any, DataLoader[Any]] = WeakKeyDictionary()  # of da
 
 
 def contexts_of(trainer: pl.Trainer, pl_module: pl.LightningModule, epoch: float) -> list[MeasureContext]:
-    """What measures are given: of each net one context."""
+    """The contexts that measures get, one for each net."""
     loss = loss_of(pl_module)
     made = [
         MeasureContext(each.net, _Probe(trainer), loss, each.name, epoch=epoch, arm=each.own_arm, seed=each.seed or 0)
@@ -80,13 +80,13 @@ def trained_here(pl_module: pl.LightningModule) -> list[Member]:
 
 
 def owner_of(pl_module: pl.LightningModule, name: str) -> int:
-    """The rank that has this net as it is between steps."""
+    """The rank that has the present weights of this net between steps."""
     owners: Mapping[str, int] = getattr(pl_module, "owners", {})
     return owners.get(name, 0)
 
 
 def gather_members(pl_module: pl.LightningModule) -> None:
-    """Between two batches, on all ranks: nets that ranks train each for themselves become the same everywhere."""
+    """Between two batches, on all ranks: distribute nets that single ranks train, so that all ranks have the same."""
     if gather := getattr(pl_module, "gather_members", None):
         gather()
 
@@ -95,13 +95,13 @@ def metrics_of(pl_module: pl.LightningModule, asking: pl.Callback) -> Mapping[st
     """Risks and errors by net, from the module's ``metrics()``; on all ranks, because it may sum over them.
 
     Raises:
-        UserError: if the module has no such method; it names the callback that asks.
+        UserError: if the module has no such method. It names the callback that needs it.
     """
     metrics = getattr(pl_module, "metrics", None)
     if not callable(metrics):
         raise UserError(
-            f"{type(asking).__name__} needs pl_module.metrics(), and {type(pl_module).__name__} has no such method: leave it "
-            "out, and log risks and errors with self.log."
+            f"{type(asking).__name__} needs pl_module.metrics(), but {type(pl_module).__name__} has no such method: leave "
+            f"{type(asking).__name__} out, and log risks and errors with self.log."
         )
     return metrics()
 
@@ -117,7 +117,7 @@ def why_unseen(nets: Iterable[nn.Module]) -> str:
 def loss_of(pl_module: pl.LightningModule) -> Loss:
     """(outputs, labels) -> mean loss without penalty: the module's own, or cross-entropy where it has none.
 
-    A loss of other arguments raises a UserError when it is called, since not every measure needs one.
+    A loss with other arguments raises a UserError only when it is called, since not every measure needs a loss.
     """
     for name in LOSSES:
         loss = getattr(pl_module, name, None)
@@ -133,8 +133,8 @@ def _of_two_arguments(loss: Loss, where: str) -> Loss:
         return loss
     except TypeError as error:
         message = (
-            f"measures call {where}(outputs, labels) for the mean loss of a batch, and it takes other arguments ({error}): "
-            "rename it, or give the module a `loss` of these two."
+            f"measures call {where}(outputs, labels) for the mean loss of a batch, but it takes other arguments ({error}): "
+            "rename it, or give the module a method loss(outputs, labels)."
         )
 
         def refuse(*_: Any) -> NoReturn:
@@ -146,7 +146,7 @@ def _of_two_arguments(loss: Loss, where: str) -> Loss:
 
 @contextmanager
 def unlogged(pl_module: pl.LightningModule) -> Iterator[None]:
-    """Within it ``self.log`` does nothing: what a module's own loss logs would be counted among training's batches."""
+    """Within it ``self.log`` does nothing, since what a module's own loss logs would count as a training batch."""
     own = vars(pl_module)
     names = ("log", "log_dict")
     before = {name: own[name] for name in names if name in own}
@@ -176,7 +176,7 @@ def probe_of(trainer: pl.Trainer) -> Iterable[Any]:
     """Batches of fixed samples.
 
     Raises:
-        UserError: if there is no probe loader, and samples of the training set cannot be taken by their number.
+        UserError: if there is no probe loader, and samples of the training set cannot be read by index.
     """
     for owner in (getattr(trainer, "datamodule", None), trainer.lightning_module):
         if callable(loader := getattr(owner, "probe_loader", None)):
@@ -204,7 +204,7 @@ def _training_loader(trainer: pl.Trainer) -> DataLoader[Any]:
     dataset = getattr(loader, "dataset", None)
     if isinstance(dataset, IterableDataset) or not (hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")):
         raise UserError(
-            f"measuring needs samples, and the training data, {described(found)}, has none that can be taken by number: {PAIRS}"
+            f"measures need samples that can be read by index, but the training data, {described(found)}, has none: {PAIRS}"
         )
     return loader
 

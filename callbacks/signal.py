@@ -20,14 +20,14 @@ from lightning_app.runs.members import members_of
 __all__ = ["Signal"]
 
 UNSEEN = (
-    "Signal has of '{}' weights, their gradients and updates, but no activations: no training pass of this module was seen. "
-    "Another net is trained, or training_step calls parts of it and not the module itself (call self(x), or name the trained "
-    "nets in an attribute members), or it is in evaluation mode though it began in training mode, or it is compiled "
-    "(torch.compile), and compiled modules run no hooks."
+    "Signal has only weights, their gradients and updates of '{}', and no activations, because it saw no training "
+    "pass of this module. Either another net is trained; or training_step calls parts of the module instead of the "
+    "module itself (call self(x), or name the trained nets in an attribute members); or it is in evaluation mode "
+    "though it began in training mode; or it is compiled (torch.compile), and compiled modules run no hooks."
 )
 COMPILED_PARTS = (
-    "Signal has of layers in the compiled parts of '{}' ({}) weights, their gradients and updates, but no activations: compiled "
-    "modules run no hooks."
+    "Signal has only weights, their gradients and updates, and no activations, of layers in the compiled parts of "
+    "'{}' ({}): compiled modules run no hooks."
 )
 Seen = tuple[Sums, tuple[int, ...]]  # of one net: sums, and the shape of a sample
 
@@ -251,8 +251,8 @@ def _of_probe(context: MeasureContext) -> Seen:
                 loss = scalar_loss(context.loss(outputs, labels))
             if not loss.requires_grad:
                 raise UserError(
-                    "Signal needs a net with a weight that is trained, and all of this one are frozen: set requires_grad, or "
-                    "leave Signal out."
+                    "Signal needs a net with a weight that is trained, but all weights of this one are frozen: set "
+                    "requires_grad, or leave Signal out."
                 )
             terms = counted(labels, context.loss)
             if not terms:

@@ -79,8 +79,8 @@ class TrainingMetrics(EpochCallback):
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         if trainer.enable_validation and math.isinf(trainer.num_training_batches) and not _evaluates_at_ends(trainer):
             raise UserError(
-                "trainer.val_check_interval places evaluations within an epoch, and the training data do not say how long one "
-                "is, so that all would be logged as those of its end: set trainer.limit_train_batches."
+                "trainer.val_check_interval places evaluations within an epoch, but the training data do not say how many "
+                "batches an epoch has, so all would be logged as if at its end: set trainer.limit_train_batches."
             )
         self._started = _clock(trainer)  # see `ProgressLines.on_train_start`
         super().on_train_start(trainer, pl_module)

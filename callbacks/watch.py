@@ -16,7 +16,7 @@ from pytorch_lightning.utilities import rank_zero_only
 from pytorch_lightning.utilities.seed import isolate_rng
 from torch import Tensor, nn
 
-from callbacks.clock import Steps, epochs_done
+from callbacks.clock import Steps, check_steps, epochs_done
 from callbacks.log import log_results
 from callbacks.measure import Measure, StatefulMeasure
 from callbacks.notebook import checked, shipped
@@ -103,11 +103,11 @@ class Watch:
         with isolate_rng(), _generators_kept(probe):  # a DataLoader draws numbers when it is iterated over
             batches = [batch if pair_of is None else pair_of(batch) for batch in probe]
         if not batches:
-            raise UserError("a probe needs at least one batch of samples, got none.")
+            raise UserError("probe needs at least one batch of samples, got none.")
         if isinstance(probe, (tuple, list)) and any(isinstance(batch, Tensor) for batch in batches):
             raise UserError(
-                f"a probe is a list of batches, each a pair (inputs, labels), got {described(batches[0])} as the first batch: "
-                "write [(inputs, labels)]."
+                f"probe must be a list of batches, each a pair (inputs, labels), got {described(batches[0])} as the first "
+                "batch: write [(inputs, labels)]."
             )
         self.measures = [_own(one, every) for one in checked(shipped() if measures is None else measures)]
         for batch in batches if any(one.takes_samples for one in self.measures) else ():
@@ -121,12 +121,12 @@ class Watch:
         folder = with_home(folder)
         there = next(each for each in (folder, *folder.parents, Path()) if each.exists())
         if not there.is_dir():
-            raise UserError(f"a watch needs a folder for its run, and {there} is a file: name another.")
+            raise UserError(f"folder must be a folder for the run, but {there} is a file: name another.")
         self._logger = RunLogger(folder, claimed=True)
         if _rank() == 0 and not steps_done and self._logger.folder.has_log:  # which the first process may have begun
             raise UserError(
-                f"{folder} has the numbers of a run already, and two would mix: name another folder, or say how many "
-                "steps_done its run has if this one goes on with it."
+                f"{folder} already has the numbers of a run, and two would mix: name another folder, or set steps_done to the "
+                "steps of that run to continue it."
             )
         self._loop: Any = _Loop(
             self._module, batches, [self._logger, *loggers], steps_per_epoch, steps_done, total_steps, scaler
@@ -142,12 +142,12 @@ class Watch:
         return self._logger.folder.path
 
     def log(self, numbers: Mapping[str, float], net: str | None = None) -> None:
-        """Log numbers of your own, such as ``{"test/error": 0.1}``: of the net of that name, or of the only one.
+        """Log numbers of your own, such as ``{"test/error": 0.1}``, for the net with this name, or for the only net.
 
-        What is no number, and numbers of a ``net`` that is not watched, are left out with a warning.
+        Values that are not numbers, and numbers of a ``net`` that is not watched, are left out with a warning.
 
         Raises:
-            UserError: outside the ``with`` block, whose end closes the run.
+            UserError: outside the ``with`` block.
         """
         self._check_within("log")
         self._guarded(lambda: self._log(net, numbers))
@@ -157,13 +157,13 @@ class Watch:
         name = members[0] if net is None and len(members) == 1 else str(net)
         if name not in members:
             log.warning(
-                f"log() expects as net the name of a watched one ({', '.join(members)}), got {net!r}: left out."
+                f"net of log() must be the name of a watched net ({', '.join(members)}), got {net!r}: left out."
             )
             return
         log_results(self._loop, epochs_done(self._loop), "learning", {name: _numbers(numbers)}, by_steps=True)
 
     def step(self) -> None:
-        """One optimizer step was made. Called for you where ``optimizer`` is given.
+        """Count one optimizer step. With ``optimizer`` this is called automatically.
 
         Raises:
             UserError: outside the ``with`` block.
@@ -174,12 +174,12 @@ class Watch:
     def __enter__(self) -> Self:
         if self._block:
             raise UserError(
-                "a watch is for one `with` block: make another, with steps_done if the same training goes on."
+                "a watch can be used for one `with` block only: make another, with steps_done to continue the same training."
             )
         if others := self._others():
             raise UserError(
-                f"these nets are watched already, into {others[0].folder}: give one watch all measures, and more loggers "
-                "if needed."
+                f"these nets are watched already, with the folder {others[0].folder}: give one watch all measures and, if "
+                "needed, more loggers."
             )
         self._block = "within"
         _within.add(self)
@@ -198,12 +198,12 @@ class Watch:
 
     @classmethod
     def in_transformers(cls, probe: Iterable[Any], **options: Any) -> Any:
-        """The same as a callback of a ``transformers.Trainer``, with its model, optimizer and steps.
+        """The same as a callback for a ``transformers.Trainer``, with its model, optimizer and steps.
 
             trainer = transformers.Trainer(model, ..., callbacks=[skipscope.watch.in_transformers(batches, every=100)])
 
         Args:
-            options: arguments of `Watch` but for ``net``; optimizer, steps_done and total_steps are the trainer's if not given.
+            options: arguments of `Watch` except ``net``. By default optimizer, steps_done and total_steps are the trainer's.
         """
         from transformers import TrainerCallback
 
@@ -270,7 +270,8 @@ class Watch:
         self._before_update()  # nobody announced it, or a closure has passed: what is measured now is no part of the step
         if self._loop.global_step == self._loop.max_steps:
             log.warning(
-                f"training goes on after total_steps={self._loop.max_steps}: now only the clock says when to measure."
+                f"training continues after total_steps={self._loop.max_steps}: from now on only `every` (or a measure's "
+                "every_n_steps) says when to measure."
             )
             self._loop.max_steps = -1
         self._loop.global_step += 1
@@ -287,7 +288,8 @@ class Watch:
         done = self._loop.global_step
         if done == self._done_before:
             log.warning(
-                "no step was counted within the block of a watch: give it the optimizer that steps, or call step() after each."
+                "no optimizer step was counted in the `with` block of a watch: pass the optimizer that steps, or call step() "
+                "after each step."
             )
         for one in self.measures:
             if (done or not one.at_start) and not one.due_after(done) and done != self._loop.max_steps:
@@ -321,7 +323,7 @@ class Watch:
             what()
         except Exception as error:
             self._stop(error)
-            log.warning(f"watching ends after step {self._loop.global_step}, training goes on: {reason(error)}")
+            log.warning(f"watching ends after step {self._loop.global_step}, training continues: {reason(error)}")
 
     def _stop(self, error: BaseException | None) -> None:
         if error is not None and self._watching:
@@ -378,21 +380,22 @@ def _by_name(net: Any) -> Mapping[str, nn.Module]:
     if isinstance(nets, Mapping) and nets and all(isinstance(each, nn.Module) for each in nets.values()):
         return nets
     raise UserError(
-        "expected a net to watch, a torch.nn.Module, or several by name, such as {'plain': ..., 'residual': ...}, got "
+        f"net must be a torch.nn.Module, or several by name, such as {{'plain': ..., 'residual': ...}}, got "
         f"{described(net)}."
     )
 
 
 def _whole(name: str, net: nn.Module) -> nn.Module:
-    """The net itself, behind what trains it in several processes: those that only train would be waited for.
+    """The net itself, without the wrapper that trains it in several processes, which would wait for processes that do not
+    measure.
 
     Raises:
-        UserError: for a net of which each process has a part only.
+        UserError: for a net of which each process has only a part.
     """
     if _in_parts(net):
         raise UserError(
-            f"the weights of '{name}' are split over processes (FSDP), and watch needs a whole net in each: use DDP, or train "
-            "without watch."
+            f"the weights of '{name}' are split over processes (FSDP), but watch needs a whole net in each: use DDP, or "
+            "train without watch."
         )
     return bare(net)
 
@@ -413,8 +416,8 @@ def _check_steps(steps_per_epoch: int, steps_done: int, total_steps: int | None)
         )
     if total_steps is not None and total_steps < max(1, steps_done):
         raise UserError(
-            f"total_steps counts all steps, with those done before, and must be at least 1 and at least steps_done, got "
-            f"{total_steps} and {steps_done}."
+            "total_steps counts all steps, including steps_done, so it must be at least 1 and at least steps_done, got "
+            f"total_steps={total_steps} and steps_done={steps_done}."
         )
 
 
@@ -423,19 +426,21 @@ def _check_optimizer(optimizer: Any, nets: Mapping[str, nn.Module]) -> None:
     if isinstance(optimizer, type) or (optimizer is not None and not hasattr(optimizer, "register_step_post_hook")):
         what = f"the class {optimizer.__name__}" if isinstance(optimizer, type) else described(optimizer)
         raise UserError(
-            f"expected a torch.optim.Optimizer, whose steps are counted, got {what}: leave it out, and call step() after each "
-            "step."
+            f"optimizer must be a torch.optim.Optimizer, whose steps are counted, got {what}. Without one, call step() "
+            "after each step."
         )
     groups = getattr(optimizer, "param_groups", ())
     trained = {id(weight) for group in groups for weight in group["params"]}
     if trained and not any(id(weight) in trained for net in nets.values() for weight in net.parameters()):
-        log.warning("the optimizer has none of the watched weights: its steps are counted, is it that of another net?")
+        log.warning(
+            "the optimizer has none of the watched weights, but its steps are counted: is it that of another net?"
+        )
 
 
 def _numbers(given: Any) -> dict[str, Any]:
     """What can be logged of what a loop wants logged; the rest is left out with a warning."""
     if not isinstance(given, Mapping):
-        log.warning(f"log() expects numbers by name, such as {{'test/error': 0.1}}, got {described(given)}: left out.")
+        log.warning(f"log() needs numbers by name, such as {{'test/error': 0.1}}, got {described(given)}: left out.")
         return {}
     kept = {}
     for name, value in given.items():
@@ -444,7 +449,7 @@ def _numbers(given: Any) -> dict[str, Any]:
                 raise TypeError
             kept[str(name)] = float(value)
         except (TypeError, ValueError, RuntimeError, OverflowError):  # of tensors and what else is none
-            log.warning(f"log() expects a number for '{name}', got {described(value)}: left out.")
+            log.warning(f"log() needs a number for '{name}', got {described(value)}: left out.")
     return kept
 
 
@@ -454,6 +459,8 @@ def _own(measure: Measure, every: Steps) -> Measure:
     own.forget_run()
     if isinstance(own, StatefulMeasure):
         own.load_state_dict(own.state_dict())
+    if own.every_n_steps is None:
+        check_steps("every", every)
     own.set_clock(NEVER, every if own.every_n_steps is None else own.every_n_steps)
     own.lenient = True
     return own

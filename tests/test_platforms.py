@@ -59,7 +59,7 @@ def test_nets_on_a_device_without_float64_are_measured_on_the_cpu(monkeypatch, c
     assert skipscope.measure(net, images, labels, LayerCushion()) == wanted
     assert net.training
     assert [record.getMessage() for record in caplog.records].count(
-        "the device cpu has no float64: nets are measured on the cpu, on copies."
+        "the device cpu has no float64: copies of the nets are measured on the cpu."
     ) == 1
 
 

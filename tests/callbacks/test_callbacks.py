@@ -123,8 +123,8 @@ def test_an_epoch_without_evaluation_does_not_repeat_the_last_ones_numbers(tmp_p
         (callbacks.NoiseStability, {"samples": 0}, "samples of NoiseStability must be at least 1, got 0"),
         (callbacks.NoiseStability, {"draws": 0}, "draws of NoiseStability must be at least 1, got 0"),
         (callbacks.NoiseStability, {"tangents": 1}, "tangents of NoiseStability must be at least 2, got 1"),
-        (callbacks.NoiseStability, {"strengths": [0.1, -1]}, r"numbers from 0 up, got \[0.1, -1\]"),
-        (callbacks.NoiseStability, {"strengths": []}, r"numbers from 0 up, got \[\]"),
+        (callbacks.NoiseStability, {"strengths": [0.1, -1]}, r"one or more numbers of at least 0, got \[0.1, -1\]"),
+        (callbacks.NoiseStability, {"strengths": []}, r"one or more numbers of at least 0, got \[\]"),
     ],
 )
 def test_wrong_arguments_are_refused_with_what_is_expected(callback, arguments, message):

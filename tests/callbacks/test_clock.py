@@ -274,7 +274,9 @@ def test_a_number_of_steps_may_be_numpys():
 
 @pytest.mark.parametrize("wrong", [0, -3, 1.5, "log"])
 def test_another_spelling_is_refused(wrong):
-    with pytest.raises(UserError, match=r"must be at least 1, or powers_of_2 for 1, 2, 4, 8, \.\.\., got"):
+    with pytest.raises(
+        UserError, match=r"must be a whole number of at least 1, or powers_of_2 for 1, 2, 4, 8, \.\.\., got"
+    ):
         Idle(every_n_steps=wrong)
 
 

@@ -126,7 +126,7 @@ def test_a_measure_without_state_that_keeps_something_is_refused():
         family = "forgetful"
         measure = Change.measure
 
-    with pytest.raises(TypeError, match="only a StatefulMeasure keeps"):
+    with pytest.raises(TypeError, match="only a StatefulMeasure can keep"):
         Forgetful().evaluate(MeasureContext(nn.Linear(1, 1)))
 
 

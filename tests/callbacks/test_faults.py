@@ -117,11 +117,11 @@ def test_what_fails_again_is_logged_each_time_and_reported_once(tmp_path, caplog
 @pytest.mark.parametrize(
     ("family", "said"),
     [
-        ("idle", "Named and Idle have the same family, 'idle', and would replace each other's numbers"),
+        ("idle", "Named and Idle have the same family, 'idle', and would overwrite each other's numbers"),
         ("test/error", "none of train, val, test, .* got 'test/error'"),
         ("lr", "none of train, .* got 'lr'"),
         ("../../outside", "got '../../outside'"),
-        (None, "Named.family begins .* got None"),
+        (None, "Named.family, with which its keys begin, .* got None"),
     ],
 )
 def test_a_measure_has_a_family_of_its_own(tmp_path, family, said):

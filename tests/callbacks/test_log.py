@@ -176,7 +176,7 @@ def test_histograms_of_seeds_that_cannot_be_added_up_are_left_out_with_a_warning
     results = [result(0.5), Result(0.5, 3, torch.zeros(()), torch.zeros(2), histogram(torch.ones(3), torch.arange(5)))]
     log_all(TensorBoardLogger(tmp_path, name="tb", version=0), bank, results)
     log_all(RunLogger(tmp_path / "run"), bank, results)
-    assert "no histogram 'cushion/layer10/histogram': its seeds have different bins" in caplog.text
+    assert "no histogram 'cushion/layer10/histogram': the seeds have different bins" in caplog.text
     assert len([key for key in RunFolder(tmp_path / "run").arrays(2, "family") if key.endswith("histogram/edges")]) == 2
 
 

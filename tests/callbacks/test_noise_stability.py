@@ -99,7 +99,7 @@ def test_the_bound_needs_the_cushion_of_every_layer(caplog):
             bound.cushions.isnan().tolist() == [False, False, True, True, False] and not bound.interlayer.isnan().any()
         )
         assert bound.depth == len(layers_of(net)) == 5
-    said = [record.message for record in caplog.records if "the bound is NaN without" in record.message]
+    said = [record.message for record in caplog.records if "the bound is NaN, because it needs" in record.message]
     assert len(said) == 1 and "pads by 'circular'" in said[0]  # of both layers of both nets once
 
 

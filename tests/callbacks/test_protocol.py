@@ -456,7 +456,7 @@ class Endless(IterableDataset):
 
 
 def test_a_training_set_without_numbers_needs_a_probe_loader():
-    match = "a DataLoader, has none that can be taken by number: give the datamodule"
+    match = "read by index, but the training data, a DataLoader, has none: give the datamodule"
     with pytest.raises(UserError, match=match):
         fit(Foreign(), LayerCushion(), data=DataLoader(Endless(), batch_size=16))
 

@@ -99,7 +99,7 @@ def test_what_the_device_reports_only_when_the_number_is_read_is_no_wrong_number
 
 @pytest.mark.parametrize("name", ["", "a b", "a//b", "/a"])
 def test_a_name_is_a_key(name):
-    with pytest.raises(UserError, match="name of a Scalar is a key of letters"):
+    with pytest.raises(UserError, match="name of Scalar must consist of letters"):
         Scalar(name, backward)
 
 

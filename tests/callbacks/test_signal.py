@@ -123,7 +123,7 @@ def test_a_module_that_trains_its_parts_and_not_itself_is_told_so(tmp_path, capl
             return F.cross_entropy(self.fc(F.relu(self.again(F.relu(self.conv(x)))).mean((2, 3))), y)
 
     fit_foreign(Parts(), Signal(), folder=tmp_path / "parts", epochs=1)
-    assert caplog.text.count("calls parts of it and not the module itself (call self(x)") == 1
+    assert caplog.text.count("calls parts of the module instead of the module itself (call self(x)") == 1
     caplog.clear()
     fit_foreign(Foreign(), Signal(), folder=tmp_path / "whole", epochs=1)
     assert "no activations" not in caplog.text

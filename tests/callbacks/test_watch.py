@@ -353,7 +353,7 @@ def test_a_block_in_which_no_step_is_counted_says_so(tmp_path, caplog, counted):
         train(net, one, epochs=1)
         if counted == "by hand":
             scope.step()
-    assert ("no step was counted" in caplog.text) == (counted in ("of another optimizer", "by nobody"))
+    assert ("no optimizer step was counted" in caplog.text) == (counted in ("of another optimizer", "by nobody"))
 
 
 def test_own_numbers_are_at_the_step_that_was_made(tmp_path):
@@ -409,7 +409,7 @@ def test_what_ends_the_watching_is_said_once(tmp_path, monkeypatch, caplog):
     with caplog.at_level(logging.WARNING):
         watched(tmp_path / "run")
     said = [record.message for record in caplog.records if "watching ends" in record.message]
-    assert said == ["watching ends after step 0, training goes on: OSError: [Errno 28] No space left on device"]
+    assert said == ["watching ends after step 0, training continues: OSError: [Errno 28] No space left on device"]
 
 
 def test_numbers_of_no_watched_net_are_left_out_with_a_warning(tmp_path, caplog):
@@ -419,7 +419,7 @@ def test_numbers_of_no_watched_net_are_left_out_with_a_warning(tmp_path, caplog)
             scope.step()
             scope.log({"my/number": step})
             scope.log({"my/number": step}, net="one")
-    assert "net the name of a watched one (one, other), got None: left out" in caplog.text
+    assert "net of log() must be the name of a watched net (one, other), got None: left out" in caplog.text
     log = skipscope.open_run(tmp_path).log()
     assert log[log["name"] == "my/number"]["member"].tolist() == ["one", "one"]
     assert set(log[log["name"] == "weight_mass/all"]["step"]) == {0, 1, 2}
@@ -432,7 +432,7 @@ def test_what_is_no_number_is_left_out_with_a_warning(tmp_path, caplog):
         scope.log({"my/complex": torch.tensor(1j), "my/long": 10**400, "my/several": torch.ones(2)})
         scope.log(3)
         scope.step()
-    assert "log() expects a number for 'my/word', got a str: left out" in caplog.text
+    assert "log() needs a number for 'my/word', got a str: left out" in caplog.text
     assert "for 'my/none', got a NoneType" in caplog.text and "numbers by name" in caplog.text
     log = skipscope.open_run(tmp_path).log()
     assert log[log["name"].str.startswith("my/")]["value"].tolist() == [3.0]
@@ -471,7 +471,7 @@ def test_an_error_of_the_loop_is_the_loops_own_and_leaves_no_hooks(tmp_path):
 def test_a_second_run_in_a_folder_needs_to_be_told_what_came_before(tmp_path):
     with skipscope.watch(net := small_net(), probe(), folder=tmp_path, measures=[WeightMass()]):
         pass
-    with pytest.raises(UserError, match="has the numbers of a run already"):
+    with pytest.raises(UserError, match="already has the numbers of a run"):
         skipscope.watch(net, probe(), folder=tmp_path, measures=[WeightMass()])
 
 
@@ -542,7 +542,7 @@ def test_a_net_has_one_watch_at_a_time(tmp_path):
         skipscope.watch(each, probe(), folder=tmp_path / name, measures=[WeightMass()])
         for name, each in (("one", net), ("two", {"its": net, "other": other}))
     )
-    with one, pytest.raises(UserError, match=r"these nets are watched already, into .*one:"):
+    with one, pytest.raises(UserError, match=r"these nets are watched already, with the folder .*one:"):
         two.__enter__()
     with skipscope.watch(net, probe(), folder=tmp_path / "three", measures=[WeightMass()]):
         pass
@@ -552,7 +552,7 @@ def test_a_watch_is_for_one_block(tmp_path):
     scope = skipscope.watch(small_net(), probe(), folder=tmp_path, measures=[WeightMass()])
     with pytest.raises(UserError, match=r"log\(\) was called outside the `with` block"):
         scope.log({"mine": 1.0})
-    with scope, pytest.raises(UserError, match="a watch is for one `with` block"):
+    with scope, pytest.raises(UserError, match="a watch can be used for one `with` block only"):
         scope.__enter__()
     for late in (scope.step, lambda: scope.log({"mine": 1.0})):
         with pytest.raises(UserError, match="outside the `with` block"):
@@ -599,7 +599,7 @@ def test_training_that_goes_on_after_its_end_is_measured_by_the_clock(tmp_path, 
             scope.step()
     steps = skipscope.open_run(tmp_path).log().query("name == 'weight_mass/all'")["step"]
     assert sorted(steps) == [0, 3, 4, 6, 8]
-    assert caplog.text.count("training goes on after total_steps=4") == 1
+    assert caplog.text.count("training continues after total_steps=4") == 1
 
 
 def test_a_scaled_loss_has_the_gradients_of_the_loss(tmp_path):
@@ -741,15 +741,15 @@ def test_what_is_kept_does_not_grow_with_the_steps(tmp_path):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"every": 0}, "every_n_steps of WeightMass must be at least 1"),
+        ({"every": 0}, "every must be a whole number of at least 1, or powers_of_2 for 1, 2, 4, 8, ..., got 0"),
         ({"measures": [LayerCushion]}, "expected measures such as LayerCushion()"),
         ({"steps_per_epoch": 0}, "steps_per_epoch must be at least 1"),
         ({"total_steps": 3, "steps_done": 4}, "must be at least 1 and at least steps_done"),
-        ({"net": {}}, "expected a net to watch, a torch.nn.Module, or several by name"),
+        ({"net": {}}, "net must be a torch.nn.Module, or several by name"),
         ({"net": None}, "got a NoneType"),
-        ({"optimizer": "sgd"}, "expected a torch.optim.Optimizer, whose steps are counted, got a str"),
-        ({"optimizer": torch.optim.SGD}, "got the class SGD: leave it out, and call step()"),
-        ({"probe": []}, "a probe needs at least one batch"),
+        ({"optimizer": "sgd"}, "optimizer must be a torch.optim.Optimizer, whose steps are counted, got a str"),
+        ({"optimizer": torch.optim.SGD}, "got the class SGD. Without one, call step()"),
+        ({"probe": []}, "probe needs at least one batch"),
         ({"probe": probe()[0]}, "got a tensor (4, 1, 6, 6) as the first batch: write [(inputs, labels)]"),
         (
             {"probe": [{"image": torch.ones(2, 1, 6, 6), "target": torch.ones(2)}], "measures": None},

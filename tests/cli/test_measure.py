@@ -200,7 +200,7 @@ def test_what_cannot_be_measured_is_listed_with_the_reason(tmp_path):
         ),
         (
             (*SMALL, "[{class_path: InterlayerCushion, init_args: {bn_modes: batch1}}]"),
-            "none of its blocks has one",
+            "needs a block with BatchNorm, and it has none",
             1,
         ),
         ((*SMALL, "[]"), "nothing could be measured: trainer.callbacks has no measure.", 1),
