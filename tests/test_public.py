@@ -203,7 +203,7 @@ def test_a_mean_over_the_labels_that_count_has_a_risk_wherever_these_are():
 @pytest.mark.parametrize("one", [LayerCushion, HessianSpectrum, DrivingForce, Signal])
 def test_a_loss_of_single_samples_is_refused(one):
     loss = nn.CrossEntropyLoss(reduction="none")
-    with pytest.raises(skipscope.UserError, match="expected a loss that is one number for a batch"):
+    with pytest.raises(skipscope.UserError, match="expected the loss of a batch as a tensor with one number"):
         skipscope.measure(small_net(), *samples(), one(), loss)
     with pytest.raises(skipscope.UserError, match="got a tuple of 2: return the mean"):
         skipscope.measure(small_net(), *samples(), one(), lambda out, y: (nn.functional.cross_entropy(out, y), out))
@@ -254,7 +254,7 @@ def test_weights_of_classes_show_where_all_samples_of_a_batch_are_of_one_class()
     net, (images, _), loss = small_net(), samples(), nn.CrossEntropyLoss(torch.tensor([1.0, 9.0, 3.0]))
     labels = torch.ones(len(images), dtype=torch.long)
     assert math.isnan(skipscope.measure(net, images, labels, LayerCushion(), loss)["probe/risk"])
-    with pytest.raises(skipscope.UserError, match="a Hessian needs a loss that is a mean"):
+    with pytest.raises(skipscope.UserError, match="a Hessian needs a loss that is an unweighted mean"):
         skipscope.measure(net, images, labels, HessianSpectrum(), loss)
 
 

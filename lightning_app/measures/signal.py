@@ -1,7 +1,7 @@
-"""How signals pass through the layers of a net, forwards and backwards, seen from the passes that training makes anyway.
+"""The size of signals in each layer of a net, forwards and backwards, from the passes that training makes anyway.
 
-Glorot & Bengio (2010) ask that the variance of activations and of gradients be about the same in all layers, since what
-shrinks or grows from layer to layer does so exponentially in the depth. In a net without normalisation whose layers draw
+Glorot & Bengio (2010) want the variance of activations and of gradients to be about the same in all layers, since a factor per
+layer is exponential in the depth. In a net without normalisation whose layers draw
 independent weights of mean 0, this is a recursion in expectation over the weights (He et al. 2015; Schoenholz et al. 2017),
 which `expected` computes. For a chain z_l = W_l relu(z_{l-1}), with sigma_l^2 the mean square of the weights, C and D the
 channels in and out, and the sum over the positions p that a kernel sees from q (zero padding adds nothing),
@@ -9,8 +9,8 @@ channels in and out, and the sum over the positions p that a kernel sees from q 
     E z_l(q)^2 = C sigma_l^2 sum_p E z_{l-1}(p)^2 / 2            forwards: z_{l-1} and -z_{l-1} are equally likely
     E dz_{l-1}(p)^2 = D sigma_l^2 sum_q E dz_l(q)^2 / 2          backwards, dz = dL/dz, if gates and gradients are independent
 
-Both are in expectation over the weights. One draw of n independent units deviates by about sqrt(5 / n) of the mean square a
-layer, so that a profile is a random walk around the line.
+Both are expectations over the weights. A single net deviates in each layer of n independent units by about sqrt(5 / n) of the
+mean square, so that its profile is a random walk around the line.
 """
 
 import math
@@ -82,21 +82,21 @@ def _nothing(*_: Any) -> None:
 class SignalWatch(TorchFunctionMode):
     """Watches a net's forward and backward passes from now on, until `stop` returns what was seen.
 
-    Numbers are reduced on the net's device, and `stop` transfers them at once. Neither the passes nor the step change by it,
-    bit for bit: hooks read and return nothing. Each call of a layer in a pass has numbers of its own, "layer05_2/activation"; a
-    weight that several layers share is each one's. Of the maps of query, key and value inside an `nn.MultiheadAttention` there
-    are activations, weights and updates, and no gradients of what they put out, which never leaves it.
+    Numbers are reduced on the net's device, and `stop` transfers them at once. Watching changes neither the passes nor the
+    step, bit for bit: hooks only read. Each call of a layer in a pass has its own numbers, "layer05_2/activation"; a weight
+    that several layers share counts in each. The query, key and value maps inside an `nn.MultiheadAttention` have activations,
+    weights and updates, but no gradients of their outputs, which never leave it.
 
     Args:
-        net: not compiled: hooks see nothing of a compiled graph, and leave it as it is.
-        passes: whether there are passes to see; otherwise only the weights are looked at, now and at the end.
-        samples: of which the loss is the mean, where they come in several batches; None: those of each batch.
-        scale: by which the loss of a pass is multiplied, asked for in that pass: a GradScaler changes it from step to step.
+        net: the net, not compiled, since compiled graphs do not run hooks.
+        passes: whether to watch passes; otherwise only the weights are read, now and at the end.
+        samples: number of samples in the mean loss, if they come in several batches; None: those of each batch.
+        scale: returns the factor of the loss. It is called in each pass, since a GradScaler changes it from step to step.
 
     Attributes:
-        error: what was raised while watching; nothing is seen from then on.
-        shape: of a sample, once one has been seen.
-        missed: whether it should have seen a training pass, and none came.
+        error: the error raised while watching, if any; nothing is recorded from then on.
+        shape: shape of a sample, once one has been seen.
+        missed: whether it has not seen a training pass although it should have.
 
     >>> net = nn.Linear(1, 1, bias=False)
     >>> _ = nn.init.constant_(net.weight, 3.0)
@@ -142,10 +142,10 @@ class SignalWatch(TorchFunctionMode):
             raise
 
     def stop(self) -> Sums:
-        """Take the hooks off, look at the weights and their gradients, and return the sums of everything.
+        """Remove the hooks, read the weights and their gradients, and return all sums.
 
         Raises:
-            Exception: what was raised while watching.
+            Exception: the error raised while watching.
         """
         self.close()
         self._weights()
@@ -156,7 +156,7 @@ class SignalWatch(TorchFunctionMode):
         return {key: tuple(islice(numbers, size)) for key, size in zip(self._sums, sizes)}
 
     def close(self) -> None:
-        """Take the hooks off, also in the middle of a pass."""
+        """Remove the hooks, even in the middle of a pass."""
         for handle in self._handles:
             handle.remove()
         self._exit()
@@ -215,9 +215,7 @@ class SignalWatch(TorchFunctionMode):
 
     def _layer(self, layer: Layer, inputs: tuple, out: Tensor) -> None:
         if not isinstance(out, Tensor):
-            raise UserError(
-                f"the signals of {layer.name} are those of a tensor, and it puts out a {type(out).__name__}."
-            )
+            raise UserError(f"expected {layer.name} to return a tensor, got a {type(out).__name__}: leave Signal out.")
         passed = max((self._way.get(x, (0, ""))[0] for x in tensors_in(inputs[:1])), default=0)  # positions get a shape
         self._way[out] = (passed + 1, layer.name)
         self._channels[layer.name] = Channels.of(layer.module, out)
@@ -328,7 +326,7 @@ def _neighbours(gradients: Tensor) -> Tensor:
 
 
 def gathered(parts: Sequence[Mapping[str, tuple[float, ...]]]) -> Sums:
-    """The sums of several ranks as one; what some have not seen is the others'.
+    """The sums of several ranks added up; a key need not be present on all of them.
 
     >>> gathered([{"a": (1.0, 2.0)}, {"a": (3.0, 4.0), "b": (5.0,)}])
     {'a': (4.0, 6.0), 'b': (5.0,)}
@@ -341,14 +339,14 @@ def gathered(parts: Sequence[Mapping[str, tuple[float, ...]]]) -> Sums:
 
 
 def profile(sums: Mapping[str, tuple[float, ...]]) -> dict[str, float]:
-    """The numbers of a layer, "layer05/activation", from sums; NaN where a denominator is 0.
+    """The numbers of a layer, such as "layer05/activation", from sums; NaN if a denominator is 0.
 
-    ``activation``: RMS of what the layer puts out, over samples, units and positions. ``gradient``: RMS of dL/d of that, L the
-    loss of each sample, which is B times the gradient of a mean over B. ``gradient_correlation``: RMS over pairs of samples,
-    neighbours in the batch, of the cosine of their gradients as vectors over units and positions. ``weight``,
-    ``weight_gradient``: RMS of the weights before the step and of the gradient that the optimizer was given. ``update``:
+    ``activation``: RMS of the layer's output, over samples, units and positions. ``gradient``: RMS of dL/d output, with L the
+    loss of each sample, which is B times the gradient of the mean over B samples. ``gradient_correlation``: RMS over pairs of
+    samples, neighbours in the batch, of the cosine of their gradients as vectors over units and positions. ``weight``,
+    ``weight_gradient``: RMS of the weights before the step and of the gradient that the optimizer gets. ``update``:
     ||change of the weights|| / ||weights||. ``dead``: share of the units behind the layer whose ReLUs are 0 for all samples
-    and positions; ReLUs of another number of units than the first one, as behind a ``torch.cat``, do not count.
+    and positions; only ReLUs with as many units as the first one count, so not those behind a ``torch.cat``.
     ``branch_ratio``, ``branch_cosine``: at the addition of a branch that ends with the layer, ||branch|| / ||stream|| and their
     cosine, all samples as one vector.
     """
@@ -370,18 +368,18 @@ _NUMBERS: dict[str, Callable[..., float]] = {
 
 
 def expected(net: nn.Module, found: Mapping[str, float], shape: Sequence[int]) -> dict[str, float]:
-    """The closed forms at initialisation: what `profile` should find but for the draw of the weights, from where it begins.
+    """The closed forms at initialisation: what `profile` finds on average over random weights.
 
     Forwards from the first layer's ``activation``, and in a plain chain backwards from the last convolution's ``gradient``; under
     ``layer05/activation_expected`` and ``layer05/gradient_expected``. In a residual net of one convolution a block the stream x
-    gets E x_l^2 = E x_{l-1}^2 + E z_l^2, an upper bound that is off by at most E z_l^2 / 2 a block: a few per cent in all for
-    small branches.
+    has E x_l^2 = E x_{l-1}^2 + E z_l^2. This is an upper bound, too large by at most E z_l^2 / 2 per block: a few per cent in
+    total for small branches.
 
     Args:
-        net: of blocks of one convolution (`is_ordinary`) behind a first convolution, without normalisation or pooling
-            before, between or in them, such as a `SimplifiedNet`. Empty for any other.
-        found: of this net before training.
-        shape: of a sample, (C, H, W).
+        net: a first convolution and blocks of one convolution each (`is_ordinary`), without normalisation, and without pooling
+            before, between or in them, such as a `SimplifiedNet`. For any other net the result is empty.
+        found: `profile` of this net before training.
+        shape: shape of a sample, (C, H, W).
     """
     blocks, layers = blocks_of(net), layers_of(net)
     parts = [part for block in blocks for part in block.parts or ()]

@@ -474,7 +474,7 @@ class Short(Reader):
 def test_outputs_that_are_not_as_many_as_the_labels_are_refused_with_what_to_do():
     torch.manual_seed(0)
     net, tokens, targets = Short(), *torch.randint(CLASSES, (2, 4, 5))
-    with pytest.raises(UserError, match=r"got outputs \(4, 1, 7\) and labels \(4, 5\): pass `loss`, or, where a net"):
+    with pytest.raises(UserError, match=r"got outputs \(4, 1, 7\) and labels \(4, 5\): pass `loss`. If the net"):
         measure(net, tokens, targets, LayerCushion())
     found = measure(net, {"idx": tokens, "targets": targets}, targets, LayerCushion())
     assert found["probe/risk"] == pytest.approx(net(tokens, targets)[1].item(), rel=1e-6)
@@ -493,5 +493,5 @@ def test_labels_without_a_returned_loss_are_said_so():
             return self.head(self.embedding(input_ids))
 
     batch = {name: texts()[name] for name in ("input_ids", "labels")}
-    with pytest.raises(UserError, match=r"takes `labels`, .* and it returned none"):
+    with pytest.raises(UserError, match=r"takes `labels`, .* but it returned none"):
         LayerCushion().evaluate(MeasureContext(Mute(), [batch]))

@@ -412,7 +412,9 @@ def test_where_one_sample_does_not_fit_the_measure_has_failed(tmp_path):
 @pytest.mark.parametrize("at_once", [None, 1])
 def test_one_value_of_a_channel_has_no_statistics(at_once):
     net = nn.Sequential(nn.Flatten(), nn.Linear(12, 3), nn.BatchNorm1d(3)).eval()
-    with pytest.raises(UserError, match=r"statistics of some samples, and .*take more, data.probe_size"):
+    with pytest.raises(
+        UserError, match=r"get their statistics from samples, but .*use more samples \(data.probe_size\)"
+    ):
         recalibrated(net, torch.randn(1, 3, 2, 2), at_once)
 
 

@@ -237,7 +237,7 @@ def test_regression_needs_a_loss_and_has_no_error(tmp_path):
             return F.mse_loss(self(batch[0]), batch[1])
 
     module = Regression(nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 1)))
-    needed = r"cross-entropy, which needs classes .* torch.float32 .* loss\(outputs, labels\)"
+    needed = r"cross-entropy, which needs class numbers .* torch.float32 .* loss\(outputs, labels\)"
     with pytest.raises(UserError, match=needed):
         fit(module, LayerCushion(), data=data)
     module.loss = F.mse_loss

@@ -178,7 +178,7 @@ def test_frozen_parameters_have_no_force():
     net[1].weight.requires_grad_(False)
     assert set(forces_on(net, *pairs, F.cross_entropy)) == {"layer02", "scale"}
     net.requires_grad_(False)
-    with pytest.raises(UserError, match="layers with trained weights, this Sequential has none"):
+    with pytest.raises(UserError, match="layers with trained weights, but this Sequential has none"):
         forces_on(net, *pairs, F.cross_entropy)
 
 

@@ -75,7 +75,9 @@ def test_its_spectrum_has_the_bounds_of_a_hessians():
 
 def test_refusals():
     net, batches = nn.Linear(2, 2), [(torch.ones(3, 2), torch.tensor([0, 1, 0]))]
-    with pytest.raises(UserError, match=r"of the mean cross-entropy, .* and this loss is .*: set matrix to hessian"):
+    with pytest.raises(
+        UserError, match=r"for the mean cross-entropy only, .* but this loss is .*: set matrix to hessian"
+    ):
         GaussNewton(net, batches, loss=lambda outputs, labels: outputs.square().mean())
     with pytest.raises(UserError, match="at least one sample whose label counts, got none"):
         GaussNewton(net, [])

@@ -247,7 +247,9 @@ def test_a_loss_with_float32_numbers_of_its_own_also_on_a_float64_net():
 
 def test_a_batchnorm_without_running_statistics_is_refused():
     net = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4, track_running_stats=False), nn.Linear(4, 3)).eval()
-    with pytest.raises(UserError, match="mean over samples, and a BatchNorm without running statistics"):
+    with pytest.raises(
+        UserError, match="other samples of the batch, but a BatchNorm of this net has no running statistics"
+    ):
         Hessian(net, [(torch.randn(6, 4), torch.arange(6) % 3)])
 
 
@@ -280,7 +282,7 @@ def weight_normed() -> nn.Module:
 
 
 TWO = [(torch.ones(3, 2), torch.tensor([0, 1, 0]))]
-NOT_SYMMETRIC = "is symmetric, and autograd's second derivative of Sequential is not"
+NOT_SYMMETRIC = "is symmetric, but autograd's second derivative of Sequential is not"
 
 
 @pytest.mark.parametrize(
@@ -289,7 +291,7 @@ NOT_SYMMETRIC = "is symmetric, and autograd's second derivative of Sequential is
         (lambda: Hessian(conv_net().bfloat16(), [images(dtype=torch.bfloat16)]), "float32 or float64"),
         (
             lambda: Hessian(nn.Linear(2, 2, dtype=torch.cfloat), TWO),
-            "in real parameters, and weight is torch.complex64",
+            "needs real parameters, but weight is torch.complex64",
         ),
         (lambda: Hessian(conv_net(), []), "at least one sample"),
         (lambda: Hessian(conv_net(), [images()], names=["0.weights"]), "'0.weights' is not a trainable parameter"),
@@ -297,7 +299,10 @@ NOT_SYMMETRIC = "is symmetric, and autograd's second derivative of Sequential is
         (lambda: dense(Hessian(OnceNet(2, 2), TWO)), "differentiated twice"),
         (lambda: Hessian(conv_net().train(), [images()]), "'1' is in training mode"),
         (lambda: Hessian(nn.Sequential(conv_net(), nn.Dropout()).train(), [images()]), "is in training mode"),
-        (lambda: Hessian(conv_net(), [images()], nn.CrossEntropyLoss(reduction="sum")), "a mean over samples"),
+        (
+            lambda: Hessian(conv_net(), [images()], nn.CrossEntropyLoss(reduction="sum")),
+            "an unweighted mean over samples",
+        ),
         (lambda: Hessian(Drawing(2, 2), TWO), "draws random numbers in evaluation mode"),
         (lambda: Hessian(weight_normed(), [images()]), NOT_SYMMETRIC),
         (lambda: Hessian(weight_normed().float(), [images(dtype=torch.float32)]), NOT_SYMMETRIC),
@@ -313,5 +318,5 @@ def test_refusals(make, said):
 def test_weights_of_classes_show_where_the_first_samples_are_of_one_class(batch):
     torch.manual_seed(0)
     pairs = [*zip(torch.randn(16, 2).split(batch), torch.arange(2).repeat_interleave(8).split(batch))]
-    with pytest.raises(UserError, match="a mean over samples"):
+    with pytest.raises(UserError, match="an unweighted mean over samples"):
         Hessian(nn.Linear(2, 2), pairs, nn.CrossEntropyLoss(torch.tensor([1.0, 3.0])))

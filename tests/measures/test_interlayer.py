@@ -411,17 +411,19 @@ def test_mistakes_are_error_messages():
     refuses("training mode", seeded(AnyBlock).train())
     refuses("'eval' or 'batch1', got 'train'", block, bn_mode="train")
     refuses("at least 1, or None", block, probes=0)
-    refuses("0 has no BatchNorm", seeded(AnyBlock, bn=False), bn_mode="batch1")
+    refuses("a block with BatchNorm, and 0 has none", seeded(AnyBlock, bn=False), bn_mode="batch1")
     refuses("called twice", block, block)
-    refuses("without running statistics", seeded(nn.BatchNorm2d, 3, track_running_stats=False))
+    refuses("needs running statistics", seeded(nn.BatchNorm2d, 3, track_running_stats=False))
     refuses("returns a tuple", PairOf().eval())
     dense = torchvision.models.DenseNet(4, (2, 2), 8, bn_size=2).double().eval()  # its layers take a list of maps
     with pytest.raises(UserError, match=r"features.denseblock1.denselayer2 is called with \(list\): leave it out"):
         interlayer_cushions(dense, [span_of(dense, "features.denseblock1.denselayer2")], [maps(2, 3, (32, 32))])
     refuses(
-        r"real numbers; 0 is called with \(torch.int64\)", seeded(nn.Embedding, 5, 2), x=torch.tensor([[1, 2], [3, 4]])
+        r"real numbers, but 0 is called with \(torch.int64\)",
+        seeded(nn.Embedding, 5, 2),
+        x=torch.tensor([[1, 2], [3, 4]]),
     )
-    refuses("more than one value in a channel", block, x=maps(2, 3, (1, 1)), bn_mode="batch1")
+    refuses("more than one value per channel", block, x=maps(2, 3, (1, 1)), bn_mode="batch1")
     with pytest.raises(ValueError, match="at least one batch"):
         interlayer_cushions(chain(block), [span_of(chain(block), "0")], [])
 
@@ -435,7 +437,7 @@ def test_a_span_that_is_not_passed_is_refused():
 def test_blocks_with_something_between_them_are_no_span():
     net = chain(seeded(AnyBlock), nn.Tanh().eval(), seeded(AnyBlock, seed=1))
     net.block_list = lambda: [net[0], net[2]]
-    with pytest.raises(UserError, match="something lies between"):
+    with pytest.raises(UserError, match="does something between"):
         interlayer_cushions(net, [span_of(net, "block01-block02")], [maps()])
 
 
@@ -445,7 +447,7 @@ def test_a_block_that_misdescribes_itself_is_refused(mode):
         def block_parts(self):
             return BlockParts(super().block_parts().stages, skip=False)
 
-    refuses(r"not what its block_parts\(\) says", seeded(Mistaken), bn_mode=mode)
+    refuses(r"block_parts\(\) of a block in .* does not describe", seeded(Mistaken), bn_mode=mode)
 
 
 @pytest.mark.parametrize("options", [{"padding_mode": "reflect"}, {"groups": 3}, {"dilation": 2}, {"padding": "same"}])
@@ -515,7 +517,7 @@ def test_a_block_that_is_given_time_before_samples_is_refused(times):
 
     net = TimeFirst().eval()
     for samples in (1, 2, 3):
-        with pytest.raises(UserError, match=r"layers\.0 is given . rows for . samples and . for ., as with time first"):
+        with pytest.raises(UserError, match=r"layers\.0 gets . rows for . samples and . for ., as if time came first"):
             interlayer_cushions(net, blocks_of(net), [torch.randn(samples, times, 4)])
 
 
@@ -536,7 +538,7 @@ class Cumulated(nn.Module):
 def test_a_block_that_takes_samples_for_time_is_refused(block):
     """As many rows as samples: only what comes out tells."""
     net = nn.Sequential(nn.Sequential(block)).eval()
-    with pytest.raises(UserError, match=r"what 0\.0 makes of one depends on the others"):
+    with pytest.raises(UserError, match=r"output of 0\.0 for a sample depends on the other"):
         interlayer_cushions(net, [span_of(net, "0.0")], [torch.randn(3, 5, 4)])
 
 
@@ -558,7 +560,7 @@ def test_a_block_that_mixes_the_rows_of_a_sample_is_refused():
             return (films + films.mean(1, keepdim=True)).flatten(0, 1)
 
     net = Frames(Shift()).eval()
-    with pytest.raises(UserError, match=r"what layers\.0 makes of one depends on the others"):
+    with pytest.raises(UserError, match=r"output of layers\.0 for a sample depends on the other"):
         interlayer_cushions(net, [span_of(net, "layers.0")], [torch.randn(3, 5, 4)])
 
 

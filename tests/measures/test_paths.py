@@ -290,12 +290,12 @@ def adding_to_a_tensor(layer, x):
         (nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)).train(), r"in training mode"),
         (nn.Sequential(nn.Linear(4, 4), nn.Dropout()).train(), r"in training mode"),
         (Doing(lambda layer, x: F.dropout(layer(x), training=True)), r"drops units at random"),
-        (nn.Sequential(nn.ConstantPad1d(1, 5.0), nn.Linear(6, 4)), r"pads with 5.0"),
-        (Doing(lambda layer, x: "nothing"), "one tensor of outputs, Doing returns a str"),
+        (nn.Sequential(nn.ConstantPad1d(1, 5.0), nn.Linear(6, 4)), "through padding with 5.0"),
+        (Doing(lambda layer, x: "nothing"), "one tensor of outputs, but Doing returns a str"),
         (nn.Sequential(nn.Linear(4, 4), nn.Unflatten(1, (2, 2))), r"this net's are \(3, 2, 2\)"),
-        (Doing(changing_a_view), "does not add up"),
-        (Doing(filling_a_tensor), "writes them into a part of a tensor"),
-        (Doing(adding_to_a_tensor), "into one that was there before"),
+        (Doing(changing_a_view), "do not add up"),
+        (Doing(filling_a_tensor), "writes signals into a part of a tensor"),
+        (Doing(adding_to_a_tensor), "into an existing tensor"),
     ],
 )
 def test_what_cannot_be_resolved_is_an_error_message(net, words):
@@ -400,9 +400,9 @@ def test_a_net_without_parameters_has_paths_and_no_gradients():
     torch.testing.assert_close(found.outputs[0], x)
     frozen, one = nn.Linear(4, 2).requires_grad_(False), nn.Linear(4, 2)
     for net, names, words in (
-        (nn.Flatten(), None, "none of this Flatten"),
-        (frozen, None, "none of this Linear"),
-        (one, ["wieght"], "'wieght' is none of this Linear"),
+        (nn.Flatten(), None, "this Flatten is frozen, has no parameters"),
+        (frozen, None, "this Linear is frozen"),
+        (one, ["wieght"], "'wieght' is not a trained parameter of this Linear"),
     ):
         with pytest.raises(UserError, match=words):
             path_gradients(net, x, labels, names=names)

@@ -411,10 +411,10 @@ def test_every_function_on_parts_adds_up(name):
         (lambda x: x * x.flip(1), "multiplies two signals of the same kind"),
         (lambda x: F.relu(x) * F.relu(-x), "multiplies two signals of the same kind"),
         (lambda x: x[:, :, None] @ (x[:, None] @ x[:, :, None]), "multiplies two signals of the same kind"),
-        (lambda x: 1 / x, "this one calls __rdiv__"),
-        (lambda x: x.abs().sqrt(), "this one calls sqrt"),
-        (lambda x: F.linear(x, x[:1].expand(6, 6)), "this one calls linear"),
-        (lambda x: torch.pow(x, -1), "slope at 0, this one's pow has none"),
+        (lambda x: 1 / x, "no path leads through __rdiv__"),
+        (lambda x: x.abs().sqrt(), "no path leads through sqrt"),
+        (lambda x: F.linear(x, x[:1].expand(6, 6)), "no path leads through linear"),
+        (lambda x: torch.pow(x, -1), "the activation pow, which has no slope at 0"),
     ],
 )
 def test_what_carries_no_path_is_an_error_message(does, words):
@@ -465,7 +465,7 @@ def test_paths_start_at_the_embeddings_of_what_is_made_of_tokens(made):
 
 @pytest.mark.parametrize("made", [lambda x: x + x.new_zeros(x.shape).scatter_(1, x % 8, 1), lambda x: x.tanh().zero_()])
 def test_tokens_written_into_a_tensor_are_refused(made):
-    with pytest.raises(NoPaths, match="writes them"):
+    with pytest.raises(NoPaths, match="writes signals"):
         path_outputs(awake(Reading(made)), TOKENS)
 
 
@@ -473,5 +473,5 @@ def test_tokens_that_are_changed_in_place_are_refused():
     net = awake(GPT(20, context=8, width=8, depth=1, heads=2))
     forward = net.forward
     net.forward = lambda x: forward(x.add_(1))
-    with pytest.raises(NoPaths, match="into one that was there before"):
+    with pytest.raises(NoPaths, match="into an existing tensor"):
         path_outputs(net, TOKENS.clone())

@@ -68,7 +68,7 @@ def test_the_order_of_the_nets_matters():
 def test_nets_of_different_parameters_are_refused():
     plain, residual = pair()
     plain.extra = torch.nn.Parameter(torch.zeros(2))
-    with pytest.raises(ValueError, match=r"expected 'extra' in both, got torch.Size\(\[2\]\) and None"):
+    with pytest.raises(ValueError, match=r"'extra' has the shapes torch.Size\(\[2\]\) and None"):
         twin_divergence(plain, residual)
 
 

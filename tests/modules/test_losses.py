@@ -138,7 +138,7 @@ def test_a_width_that_does_not_fit_is_an_error():
 
 
 def test_labels_beyond_the_classes_are_an_error_message():
-    with pytest.raises(UserError, match=r"classes of the outputs \(2, 3\), or -100 .*, got labels from 0 to 3"):
+    with pytest.raises(UserError, match=r"class numbers of the outputs \(2, 3\), or -100 .*, got labels from 0 to 3"):
         skipscope.measure(torch.nn.Linear(4, 3), torch.zeros(2, 4), torch.tensor([0, 3]), LayerCushion())
 
 

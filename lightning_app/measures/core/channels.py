@@ -1,8 +1,8 @@
-"""Where a signal has its channels, and at how many positions it has them: which its shape alone does not say.
+"""Which axis of a signal has its channels, and how many positions it has: the shape alone does not tell.
 
 A map is (B, C, H, W) and has H W positions, unless its layers are linear ones, (B, H, W, C). Tokens are (B, T, C) and
 have T positions; what a one-dimensional convolution puts out is (B, C, T). The layer that ran last tells: it put out so
-many channels, behind the samples where it is a convolution, else last.
+many channels, on the second axis if it is a convolution, else on the last.
 """
 
 from dataclasses import dataclass
@@ -40,8 +40,8 @@ class Channels:
     def axis(self, signal: Tensor) -> int:
         """Where a signal (B, ..., ...) has its channels.
 
-        It may have been permuted since. Where no axis has so many (they were joined, or halved), they are where such
-        signals usually have them, and also where only an axis of places happens to be as long.
+        It may have been permuted since. If no axis has that many channels (they were joined, or halved), or if only an axis of
+        places happens to have that length, the usual axis for such signals is returned.
 
         >>> import torch
         >>> of_convolution, of_linear = Channels(8, True, (5, 5)), Channels(8, False, (5,))

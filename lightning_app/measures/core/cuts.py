@@ -40,10 +40,10 @@ _TOLERANCE = 1e-3  # of the largest entry: another batch size rounds otherwise (
 
 
 class CutNet:
-    """A net, run once on some images, that can be run again from any of its cuts on.
+    """A net that was run once on some images, and can be run again from any of its cuts.
 
-    Python counts from 0: ``signals[0]`` is x^1. The net itself is not touched: all happens on a copy that shares its
-    parameters. A net without blocks has no cuts, only its output.
+    Python counts from 0: ``signals[0]`` is x^1. The net itself is not changed: a copy that shares its parameters is used. A net
+    without blocks has no cuts, only its output.
 
     Raises:
         UserError: for a net in training mode.
@@ -51,8 +51,8 @@ class CutNet:
     Attributes:
         signals: x^1, x^2, ..., the output; each (B, ...).
         positions: n_i of each: H W of a map, T of tokens, 1 of a vector (`Channels`).
-        cut_after: layer name -> index of the first signal that a change of this layer's weight changes, in whichever layer that
-            has it. Layers whose weight the forward pass does not use are absent.
+        cut_after: layer name -> index of the first signal that changes if this layer's weight changes, in all layers that share
+            it. Layers whose weight the forward pass does not use are absent.
     """
 
     @torch.no_grad()
@@ -68,10 +68,10 @@ class CutNet:
         self.cut_after = {name: sum(at < passed for at in self._cuts) for name, passed in clean.passed_before.items()}
 
     def after(self, cut: int, signal: Tensor, weights: Mapping[str, Tensor] | None = None) -> list[Tensor]:
-        """All signals after a cut (an index into `signals`) when this one, (any B, ...), is there: M^{i,j} for every j > i.
+        """All signals after a cut (an index into `signals`) if ``signal``, (any B, ...), is put there: M^{i,j} for every j > i.
 
-        Weights by state-dict name take the place of the net's own. What lies before the cut runs on one black image, or on as
-        many as there are samples where the net asks for their number there.
+        Weights by state-dict name replace the net's own. The part before the cut runs on one black image, or on as many as there
+        are samples if that part depends on their number.
         """
         at = self._cuts[cut]
         black = self._black(len(signal) if at in self._together else 1)
@@ -84,7 +84,7 @@ class CutNet:
             return jvp(lambda signal: self.after(cut, signal), (self.signals[cut],), (tangent,))[1]
 
     def output_with(self, name: str, weights: Mapping[str, Tensor]) -> Tensor:
-        """The output with other weights of the layer ``name``, (B, classes): what lies before it is not computed."""
+        """The output, (B, classes), with other weights of the layer ``name``; the part before the layer's cut is not computed."""
         cut = self.cut_after[name] - 1
         if cut < 0:
             return call_with(self._net, weights, (self._images,))

@@ -1,7 +1,7 @@
-"""Histograms that can be compared over epochs, nets and devices: fixed edges, nothing lost.
+"""Histograms that can be compared over epochs, nets and devices: edges are fixed, and values outside are counted.
 
-The papers draw distributions once before and once after training. Bins that follow the data, as loggers choose them,
-cannot be overlaid, so each measure fixes its edges, and what falls outside is counted, not dropped.
+The papers draw distributions once before and once after training. Histograms whose bins depend on the data, as loggers choose
+them, cannot be overlaid, so each measure has fixed edges. Values outside are counted, not dropped.
 """
 
 from collections.abc import Sequence
@@ -13,15 +13,15 @@ from torch import Tensor
 
 @dataclass(frozen=True, eq=False)
 class Histogram:
-    """Counts between fixed edges, all on the CPU. ``counts.sum() + below + above`` is the number of values."""
+    """Counts between fixed edges, all on the CPU. ``counts.sum() + below + above`` is the number of values that are not NaN."""
 
     counts: Tensor  # (bins,) int64
     edges: Tensor  # (bins + 1,) float64, increasing
-    below: float  # values < edges[0]; whole, as counts are, but in a density
-    above: float  # values > edges[-1]; likewise
+    below: float  # number of values < edges[0]; in a density it need not be whole
+    above: float  # number of values > edges[-1]; likewise
 
     def coarse(self, bins: int) -> "Histogram":
-        """The same counts in at most so many bins, by joining neighbours: for trackers that draw small pictures.
+        """The same counts in at most ``bins`` bins, by joining neighbours: for trackers that draw small pictures.
 
         >>> h = Histogram(torch.tensor([1, 2, 3]), torch.tensor([0.0, 1.0, 2.0, 3.0]), below=0, above=4)
         >>> h.coarse(2).counts.tolist(), h.coarse(2).edges.tolist()
@@ -34,7 +34,7 @@ class Histogram:
 
     @classmethod
     def total(cls, parts: "Sequence[Histogram]", edges: Tensor) -> "Histogram":
-        """The sum of histograms with these edges; empty of none."""
+        """The sum of histograms with these edges; without any histogram all counts are 0."""
         counts = sum((part.counts for part in parts), torch.zeros(len(edges) - 1, dtype=torch.int64))
         return cls(counts, edges, sum(part.below for part in parts), sum(part.above for part in parts))
 
@@ -42,7 +42,7 @@ class Histogram:
 def histogram(values: Tensor, edges: Tensor) -> Histogram:
     """Count values into the bins [edges[i], edges[i+1]); the last bin contains its right edge, as in numpy.
 
-    Edges, (bins + 1,), are increasing. Infinities are below or above, NaN nowhere. Cost: one binary search a value.
+    Edges, (bins + 1,), are increasing. Infinities count as below or above; NaN is ignored. Cost: one binary search per value.
 
     >>> h = histogram(torch.tensor([-9.0, 0.0, 0.5, 1.0, 2.0, 3.0]), torch.tensor([0.0, 1.0, 2.0]))
     >>> h.counts.tolist(), h.below, h.above

@@ -37,7 +37,7 @@ def hooked(
 ) -> Iterator[None]:
     """Within it, the modules call ``before(module, inputs)`` and ``after(module, inputs, output)``.
 
-    What these return, unless None, takes the place of inputs and output.
+    Their return values, unless None, replace the inputs and the output.
 
     >>> norm = nn.BatchNorm1d(1).eval()
     >>> with hooked([norm], before=lambda module, inputs: print(type(module).__name__, *inputs[0].shape)):
@@ -56,8 +56,8 @@ def hooked(
 class WatchRelus(TorchFunctionMode):
     """Within this context, ``seen(x, relu(x))`` is called after every ReLU, in the order of the forward pass.
 
-    All spellings of relu in torch, in place or not (then x is a copy), but neither ``clamp(min=0)`` nor what runs in a
-    compiled or scripted graph. ``relu(x)`` is the very tensor that the net goes on with.
+    This covers every relu function of torch, also in place (then x is a copy), but neither ``clamp(min=0)`` nor ReLUs in a
+    compiled or scripted graph. ``relu(x)`` is the same tensor that the net continues with.
 
     >>> with WatchRelus(lambda x, out: print(x.tolist(), out.tolist())):
     ...     _ = nn.ReLU(inplace=True)(torch.tensor([1.0, -1.0]))
@@ -81,20 +81,20 @@ class WatchRelus(TorchFunctionMode):
 
 
 def shared_copy(net: nn.Module) -> nn.Module:
-    """A net with its own structure on the same parameters and buffers, never compiled: hooks on it die with it."""
+    """A copy of the net that shares its parameters and buffers. It is never compiled, and hooks on it do not affect the net."""
     return _copy(net, (*net.parameters(), *net.buffers()))
 
 
 def own_copy(net: nn.Module) -> nn.Module:
-    """A net with its own structure, parameters and buffers, never compiled."""
+    """A copy of the net with parameters and buffers of its own, never compiled."""
     return _copy(net, ())
 
 
 @torch.no_grad()
 def in_float32(net: nn.Module, samples: Sequence[Any]) -> tuple[nn.Module, list[Any]]:
-    """Of a net with weights in half precision, which rounds small changes away, a copy in float32, and batches of samples for it.
+    """If the net has weights in half precision, where small changes are lost in rounding: a copy in float32, and samples for it.
 
-    Any other net as it is, and one whose ``forward`` casts to half precision itself.
+    Other nets are returned unchanged, and so are nets whose ``forward`` itself casts to half precision.
     """
     if not any(weights.dtype in HALF for weights in net.parameters()) or not samples:
         return net, [*samples]
@@ -121,7 +121,7 @@ def _copy(net: nn.Module, shared: Iterable[Tensor]) -> nn.Module:
         return copy.deepcopy(net, {id(tensor): tensor for tensor in (*shared, *computed)})
     except TypeError as error:  # of what cannot be copied, such as a lock
         raise UserError(
-            f"{type(net).__name__} is measured on a copy, and cannot be copied ({error}): keep such an attribute outside of "
+            f"{type(net).__name__} is measured on a copy, but cannot be copied ({error}): keep such an attribute outside of "
             "the module, or give its class a __deepcopy__."
         ) from error
 
@@ -129,7 +129,7 @@ def _copy(net: nn.Module, shared: Iterable[Tensor]) -> nn.Module:
 def with_plain_weights(net: nn.Module) -> nn.Module:
     """A `shared_copy` whose parametrized weights (``torch.nn.utils.parametrize``) are parameters with their present values.
 
-    To put another weight in the place of a parametrized one would change what it is made from, in the net itself.
+    Assigning another weight to a parametrized one would change the parameters it is computed from, in the net itself.
     """
     copied = shared_copy(net)
     for module in [each for each in copied.modules() if is_parametrized(each)]:
@@ -146,19 +146,19 @@ def with_plain_weights(net: nn.Module) -> nn.Module:
 def call_with(
     net: nn.Module, weights: Mapping[str, Tensor], inputs: Sequence[Any], named: Mapping[str, Any] | None = None
 ) -> Any:
-    """``net(*inputs, **named)`` with these tensors, by state-dict name, for its own; tied weights are replaced everywhere.
+    """``net(*inputs, **named)`` with these tensors, by state-dict name, instead of its own; tied weights are replaced everywhere.
 
-    Not `functional_call` alone: in a module that is registered under two names that leaves the replacement.
+    `functional_call` alone is not enough: in a module that is registered under two names it leaves the replacement behind.
 
     Raises:
-        UserError: for a name that is no parameter's.
+        UserError: for a name that is not the name of a parameter.
     """
     own = dict(net.named_parameters(remove_duplicate=False))
     if missing := [name for name in weights if name not in own]:
         raise UserError(
-            f"expected weights that are parameters, and '{missing[0]}' of this {type(net).__name__} is computed from others: use "
-            "torch.nn.utils.parametrizations instead of weight_norm and spectral_norm of torch.nn.utils, and prune.remove after "
-            "pruning."
+            f"expected weights that are parameters, but '{missing[0]}' of this {type(net).__name__} is computed from "
+            "others: use torch.nn.utils.parametrizations instead of weight_norm and spectral_norm of torch.nn.utils, and "
+            "call prune.remove after pruning."
         )
     new = {id(own[name]): tensor for name, tensor in weights.items()}
     everywhere = {
@@ -171,17 +171,17 @@ def call_with(
 
 
 def check_evaluating(net: nn.Module, measure: str) -> None:
-    """Refuse a net with a part in training mode that mixes samples, moves statistics or draws.
+    """Raise an error if a part of the net is in training mode that mixes samples, updates statistics or draws random numbers.
 
     Raises:
-        UserError: that names the part.
+        UserError: with the name of that part.
     """
     for name, module in net.named_modules():
         moving = isinstance(module, _MOVING) or (hasattr(module, "running_var") and hasattr(module, "momentum"))
         if module.training and (moving or any(_drops(module, rate) for rate in _RATES)):
             raise UserError(
-                f"{measure} needs the net in evaluation mode, and '{name or type(module).__name__}' is in training mode: "
-                "call net.eval()."
+                f"{measure} needs the net in evaluation mode, but '{name or type(module).__name__}' is in training mode: call "
+                "net.eval()."
             )
 
 
@@ -192,10 +192,10 @@ def _drops(module: nn.Module, name: str) -> bool:
 
 
 def nearly_same(one: Tensor, other: Tensor, tolerance: float) -> bool:
-    """Equal up to ``tolerance`` times the largest finite entry, which other batch sizes and devices may cost.
+    """Equal up to ``tolerance`` times the largest finite entry, to allow for other batch sizes and devices.
 
-    In half precision, where rounding costs more than that, up to 8 of its steps. A net that diverged is the same as itself: NaN
-    equals NaN, infinity itself.
+    In half precision, where rounding may exceed that, up to 8 times its resolution. NaN equals NaN and infinity equals infinity,
+    so that a net that diverged is the same as itself.
 
     >>> nearly_same(torch.tensor([1.0, torch.nan]), torch.tensor([1.001, torch.nan]), 1e-2)
     True
@@ -209,7 +209,7 @@ def nearly_same(one: Tensor, other: Tensor, tolerance: float) -> bool:
 
 
 def sample_norms(x: Tensor) -> Tensor:
-    """2-norm of every sample, over all but the batch dimension: (B, ...) -> (B,) float64; of (B,) its sizes."""
+    """2-norm of every sample, over all but the batch dimension: (B, ...) -> (B,) float64; for (B,) the absolute values."""
     if x.ndim == 1:  # `vector_norm` over no dimensions is over all
         return x.abs().double()
     # Not flattened: on a compiled channels_last map that copies, and costs half an evaluation.

@@ -1,4 +1,4 @@
-"""Losses of labels a sample and of labels a token: what the mean of a batch is over, and what is wrong in it."""
+"""Losses with one label per sample or one per token: what the mean over a batch counts, and which outputs are wrong."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -33,14 +33,14 @@ MAPS_1D = (nn.Conv1d, nn.ConvTranspose1d)
 
 
 class NoClassError(UserError):
-    """Labels that are no class of the outputs; training names net and sample instead."""
+    """Labels that are not classes of the outputs. Training raises an error that names net and sample instead."""
 
 
 def cross_entropy(outputs: Tensor, labels: Tensor) -> Tensor:
     """Mean cross-entropy in nats, over samples or over tokens whose label is not -100.
 
     Raises:
-        UserError: for labels that are no classes, or not as many as the outputs.
+        UserError: for labels that are not classes of the outputs, or whose number does not match them.
 
     >>> logits = torch.zeros(2, 3, 4)  # two sequences of three tokens, four classes
     >>> round(float(cross_entropy(logits, torch.tensor([[1, 2, 0], [3, -100, -100]])).exp()))
@@ -49,9 +49,9 @@ def cross_entropy(outputs: Tensor, labels: Tensor) -> Tensor:
     if labels.is_floating_point() or (labels.ndim > 1 and labels.shape == outputs.shape):
         one_hot = "take labels.argmax(1), " * (labels.ndim == 2)
         raise UserError(
-            f"without a loss of its own a module is measured with the cross-entropy, which needs classes as labels, got "
-            f"{labels.dtype} of shape {tuple(labels.shape)}: {one_hot}give the LightningModule a method loss(outputs, labels), "
-            "or pass `loss`."
+            "without a loss of its own a module is measured with the cross-entropy, which needs class numbers as labels, "
+            f"got {labels.dtype} of shape {tuple(labels.shape)}: {one_hot}give the LightningModule a method loss(outputs, "
+            "labels), or pass `loss`."
         )
     labels = _signed(labels)
     given, outputs = outputs, classes_second(outputs, labels)
@@ -59,36 +59,39 @@ def cross_entropy(outputs: Tensor, labels: Tensor) -> Tensor:
         return F.cross_entropy(outputs, labels)
     except IndexError as error:  # a GPU stops the process instead
         raise NoClassError(
-            f"the cross-entropy needs labels that are classes of the outputs {tuple(given.shape)}, or -100 for what does not "
-            f"count, got labels from {int(labels.min())} to {int(labels.max())}."
+            f"the cross-entropy needs labels that are class numbers of the outputs {tuple(given.shape)}, or -100 to be "
+            f"ignored, got labels from {int(labels.min())} to {int(labels.max())}."
         ) from error
     except (RuntimeError, ValueError) as error:
         if (*outputs.shape[:1], *outputs.shape[2:]) == labels.shape:
             raise
         raise UserError(
-            f"the cross-entropy needs outputs (B, classes) beside labels (B,), or (B, T, classes) beside (B, T), got outputs "
-            f"{tuple(given.shape)} and labels {tuple(labels.shape)}: pass `loss`, or, where a net puts out everything only with "
-            'targets, batches that have them, such as {"idx": x, "targets": y, "labels": y}.'
+            "the cross-entropy needs outputs (B, classes) with labels (B,), or (B, T, classes) with (B, T), got outputs "
+            f"{tuple(given.shape)} and labels {tuple(labels.shape)}: pass `loss`. If the net returns all outputs only when "
+            'it gets targets, put them into the batches, such as {"idx": x, "targets": y, "labels": y}.'
         ) from error
 
 
 def classes_second(outputs: Tensor, labels: Tensor, loss: Any = None) -> Tensor:
-    """Outputs of tokens (B, T, classes) as PyTorch's losses take them, (B, classes, T); any others as they are."""
+    """Outputs of tokens, (B, T, classes), in the order that PyTorch's losses expect, (B, classes, T); other outputs unchanged."""
     of_tokens = outputs.ndim == 3 and outputs.shape[:2] == labels.shape and not getattr(loss, "of_maps", False)
     return outputs.movedim(-1, 1) if of_tokens else outputs
 
 
 def loss_of_net(net: nn.Module, loss: Loss) -> Loss:
-    """The loss that a net returns itself where it takes labels, if no other was asked for; with 1-d convolutions `LossOfMaps`."""
+    """``loss``; in place of `cross_entropy` the loss that the net itself returns, if its ``forward`` takes labels.
+
+    Any other loss of a net with 1-d convolutions is wrapped in `LossOfMaps`.
+    """
     if loss is cross_entropy and takes(net, "labels"):
         return ReturnedLoss()
     return LossOfMaps(loss) if any(isinstance(module, MAPS_1D) for module in net.modules()) else loss
 
 
 class LossOfTokens:
-    """A CrossEntropyLoss that also takes the outputs (B, T, classes) of tokens, which training flattens for it.
+    """A CrossEntropyLoss that also accepts outputs of tokens, (B, T, classes), which training flattens for it.
 
-    A subclass with a ``forward`` of its own may flatten them itself, and gets them as the net returns them if it takes them so.
+    A subclass with a ``forward`` of its own gets them as the net returns them, unless it raises an error for that shape.
     """
 
     def __init__(self, criterion: nn.CrossEntropyLoss) -> None:
@@ -103,10 +106,11 @@ class LossOfTokens:
 
 
 class LossOfMaps:
-    """A loss of a net with 1-d convolutions, whose outputs may be (B, classes, places) with as many classes as places.
+    """The loss of a net with 1-d convolutions, whose outputs (B, classes, places) are ambiguous if there are as many classes as
+    places.
 
     Attributes:
-        of_maps: the outputs are those of a convolution (`look`), so that classes come second whatever their number.
+        of_maps: whether the outputs come from a convolution (`look`), so that classes are the second dimension.
     """
 
     of_maps = False
@@ -129,11 +133,11 @@ class LossOfMaps:
 
 
 class ReturnedLoss:
-    """The loss that a net returns with its outputs, when it is given labels among its inputs (transformers).
+    """The loss that a net returns with its outputs when its inputs include labels (transformers).
 
     Attributes:
-        shift: 1 where a token is compared with the next label, as language models do, else 0: the tokens that the loss depends
-            on tell (`look`).
+        shift: 1 if the loss compares a token with the next label, as language models do, else 0. `look` determines it from the
+            tokens that the loss depends on.
     """
 
     shift = 0
@@ -142,13 +146,13 @@ class ReturnedLoss:
         loss = returned_loss(outputs)
         if loss is None:
             raise UserError(
-                "the net's forward takes `labels`, so that it is measured with the loss that it returns, and it returned none "
-                "with these outputs: give the LightningModule a method loss(outputs, labels), or pass `loss`."
+                "the net's forward takes `labels`, so it is measured with the loss that it returns, but it returned none with "
+                "these outputs: give the LightningModule a method loss(outputs, labels), or pass `loss`."
             )
         return loss
 
     def look(self, net: nn.Module, inputs: Any) -> None:
-        """Find out which outputs the loss depends on, from its gradient in those of the sample with the most labels."""
+        """Find out which outputs the loss depends on, from its gradient for the sample with the most labels."""
         labels = inputs.named["labels"]
         if not _of_tokens(labels):
             return
@@ -167,17 +171,17 @@ class ReturnedLoss:
 
 
 def scalar_loss(value: Any) -> Tensor:
-    """What a loss returned, (), if it is a tensor of one number for the batch. UserError: if not."""
+    """The value of a loss as a tensor (). UserError: if it is not a tensor with one number."""
     if not isinstance(value, Tensor) or value.numel() != 1:
         raise UserError(
-            f"expected a loss that is one number for a batch, its mean over samples, got {described(value)}: return the mean, as "
-            "by reduction='mean', as a tensor."
+            f"expected the loss of a batch as a tensor with one number, the mean over samples, got {described(value)}: "
+            "return the mean, for example with reduction='mean'."
         )
     return value.reshape(())
 
 
 def counted(labels: Tensor, loss: Loss) -> int:
-    """How many terms the mean of a batch is over: samples, or tokens, whose label counts.
+    """Number of terms in the mean of a batch: samples or tokens whose label is not ignored.
 
     >>> counted(torch.tensor([3, -100]), cross_entropy), counted(torch.tensor([[3, 1], [2, -100]]), cross_entropy)
     (1, 3)
@@ -186,12 +190,12 @@ def counted(labels: Tensor, loss: Loss) -> int:
 
 
 def counts_of(labels: Tensor, loss: Loss) -> Tensor:
-    """`counted`, () int64, without waiting for a device."""
+    """`counted` as a tensor, () int64, so that nothing waits for the device."""
     return _counting(labels, loss).sum()
 
 
 def terms_of(labels: Tensor, loss: Loss) -> Tensor:
-    """The same of each sample, (B,) int64."""
+    """Number of terms of each sample, (B,) int64."""
     return _by_sample(_counting(labels, loss)).sum(1)
 
 
@@ -209,13 +213,14 @@ def _counting(labels: Tensor, loss: Loss) -> Tensor:
 
 @torch.no_grad()
 def no_mean(net: Callable[[Any], Tensor], pieces: Sequence[Batch], loss: Loss) -> tuple[float, float] | None:
-    """Loss of a few samples together, and the mean of each one's own, where they differ: None for a mean over samples.
+    """Test whether a loss is an unweighted mean over samples (or tokens): None if it is.
 
-    Also for one over tokens. A sum, or a mean with weights, would make what is measured depend on the batches.
+    Otherwise its value for a few samples together, and the mean of its values for each one alone. With a sum or a weighted mean,
+    what is measured would depend on how the samples are batched.
 
     Args:
         net: inputs -> outputs.
-        pieces: of the samples, on a few of which it is tried.
+        pieces: batches of samples, a few of which are tried.
         loss: (outputs, labels) -> loss.
 
     >>> x, labels = torch.zeros(2, 1), torch.zeros(2, 1)
@@ -259,7 +264,7 @@ def _few(pieces: Sequence[Batch]) -> Batch:
 
 
 def of_one_form(batches: Sequence[Batch]) -> list[Batch]:
-    """Those of the form that most samples have: sequences of different lengths cannot be joined.
+    """The batches with the shape and type that most samples have: sequences of different lengths cannot be joined.
 
     >>> one, two = torch.zeros(1, 5), torch.zeros(2, 9)
     >>> [len(labels) for _, labels in of_one_form([(two, torch.zeros(2)), *[(one, torch.zeros(1))] * 3])]
@@ -273,7 +278,7 @@ def of_one_form(batches: Sequence[Batch]) -> list[Batch]:
 
 
 def evenly_spread(batches: Sequence[Batch], count: int) -> Iterator[Batch]:
-    """So many samples of all (all if there are fewer), each as part of its batch."""
+    """``count`` samples, evenly spread over all batches (all if there are fewer), each in a part of its batch."""
     total, start = sum(len(labels) for _, labels in batches), 0
     few = min(count, total)
     for inputs, labels in batches:
@@ -285,7 +290,7 @@ def evenly_spread(batches: Sequence[Batch], count: int) -> Iterator[Batch]:
 
 
 def wrong(outputs: Tensor, labels: Tensor, loss: Loss) -> Tensor | None:
-    """How many of the terms (`counted`) are classified wrongly, (); None where the labels are no classes of these outputs."""
+    """Number of terms (`counted`) that are classified wrongly, (); None if the labels are not classes of these outputs."""
     outputs, labels = _aligned(outputs, labels, loss)
     if not _of_classes(outputs, labels):
         return None
@@ -293,15 +298,15 @@ def wrong(outputs: Tensor, labels: Tensor, loss: Loss) -> Tensor | None:
 
 
 def outside_classes(outputs: Tensor, labels: Tensor, loss: Loss) -> Tensor:
-    """Which of the labels that count are no class of these outputs, as those that only a loss itself ignores; bool."""
+    """Mask of labels that count but are not classes of these outputs, such as labels that only the loss itself ignores."""
     outputs, labels = _aligned(outputs, labels, loss)
     return ((labels < 0) | (labels >= outputs.shape[1])) & (labels != ignored_label(loss))
 
 
 def of_samples(outputs: Tensor, labels: Tensor, loss: Loss = cross_entropy) -> Tensor:
-    """Cross-entropy and share misclassified of each sample, (2, B) float64: means over its terms, NaN where none counts.
+    """Cross-entropy and error rate of each sample, (2, B) float64: means over its terms.
 
-    NaN also for labels that are no classes.
+    NaN for samples without a label that counts, or with a label that is not a class.
 
     >>> of_samples(torch.zeros(2, 3), torch.tensor([0, 7])).tolist()  # guessing among three
     [[1.0986122886681098, nan], [0.0, nan]]
@@ -330,7 +335,7 @@ def _of_classes(outputs: Tensor, labels: Tensor) -> bool:
 
 
 def rows_of(outputs: Tensor, labels: Tensor, loss: Loss) -> tuple[Tensor, Tensor]:
-    """A row of outputs (n, classes) for each term, and its label (n,)."""
+    """The outputs of each term, (n, classes), and its label, (n,)."""
     outputs, labels = _aligned(outputs, labels, loss)
     (counts,) = (labels.flatten() != ignored_label(loss)).nonzero(as_tuple=True)
     return outputs.movedim(1, -1).flatten(0, -2)[counts], labels.flatten()[counts]

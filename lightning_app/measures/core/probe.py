@@ -41,7 +41,7 @@ Norms = tuple[Tensor, Tensor, Tensor]  # of input, branch and output at one laye
 class LayerNorms:
     """2-norms per sample at one layer, over all its channels and positions, on the CPU. The bias is excluded.
 
-    NaN in batches in which the layer is given other rows than samples.
+    NaN in batches in which the rows of the layer's input are not samples.
     """
 
     input: Tensor  # (n,) float64, ||x||
@@ -54,10 +54,10 @@ class LayerNorms:
 
 @dataclass(frozen=True, eq=False)
 class ProbeResult:
-    """What one forward pass over the probe data tells."""
+    """Results of one forward pass over the probe data."""
 
-    loss: float  # mean over samples (or tokens that count), of the cross-entropy in nats; NaN of a loss that is no such mean
-    error: float  # fraction of them misclassified, 0..1; NaN where the labels are no classes
+    loss: float  # mean over samples (or tokens that count), of the cross-entropy in nats; NaN if the loss is not such a mean
+    error: float  # fraction of these misclassified, 0..1; NaN if the labels are not classes
     layers: dict[str, LayerNorms]  # by layer name
 
 
@@ -69,24 +69,24 @@ def probe_forward(
     compile: bool = False,
     loss: Loss = cross_entropy,
 ) -> ProbeResult:
-    """Loss, error and the norms at all layers, in one pass over the data.
+    """Loss, error rate and the norms at all layers, in one pass over the data.
 
     Args:
-        net: images -> logits (B, classes), in evaluation mode. Measured on a copy of its structure that shares its
-            tensors, so that nothing stays behind and it does not matter whether it was compiled.
-        layers: of this net, each at one of its calls (`Layer.at_call`). One that the forward pass does not call so often is
-            absent from the result. Half-precision activations are upcast.
-        batches: (images, labels) on the net's device, in any memory format, shuffled or not.
-        compile: measure in one graph, compiled once for each architecture and batch size and shared by all epochs and
-            nets of that architecture; a shorter last batch is measured without.
+        net: images -> logits (B, classes), in evaluation mode. A copy that shares its tensors is measured, so no hook stays
+            behind and it does not matter whether the net was compiled.
+        layers: layers of this net, each at one of its calls (`Layer.at_call`). Calls that the forward pass does not make are
+            absent from the result. Half-precision activations are converted to float32.
+        batches: (images, labels) on the net's device, in any memory format and order.
+        compile: measure in one graph, which is compiled once for each architecture and batch size and used for all epochs and
+            nets of that architecture. A shorter last batch is measured uncompiled.
         loss: (outputs, labels) -> the mean over a batch.
 
-    Cost: one forward pass plus two reductions a layer, three with a skip. Compiled about a tenth more than an evaluation
-    of the same images (docs/speed.md, "measures"); uncompiled about twice one.
+    Cost: one forward pass plus two reductions a layer, three with a skip. Compiled it takes about a tenth longer than an
+    evaluation of the same images (docs/speed.md, "measures"), uncompiled about twice as long.
 
     Raises:
-        UserError: for a net in training mode, no batch, samples of which none has a label that counts, and a skip that is no
-            convolution with a centre tap (`Layer.identity`).
+        UserError: for a net in training mode, no batches, samples without any label that counts, and a skip that cannot be
+            written into the layer's kernel (`Layer.identity`).
     """
     check_evaluating(net, "a probe")
     net, taps = _instrument(net, layers)
@@ -113,7 +113,9 @@ def probe_forward(
     if not losses:
         raise UserError("a probe needs at least one batch of (images, labels), got none: check the probe's loader.")
     if not terms:
-        raise UserError("a risk needs a label that counts, but all of these are ignored: give other probe samples.")
+        raise UserError(
+            "a risk needs a label that counts, but all labels of the probe are ignored: choose other probe samples."
+        )
     by_layer = torch.cat(by_batch, -1).cpu() if by_batch else ()  # (called layers, 3, n): one transfer
     called = [layer.name for layer, tap, at in zip(layers, taps, places) if at < len(tap.probe_found)]
     found = {

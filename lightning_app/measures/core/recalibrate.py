@@ -1,8 +1,8 @@
-"""BatchNorm recalibration ("precise BN"): statistics of given samples where a net has those of no data yet.
+"""BatchNorm recalibration ("precise BN"): statistics of given samples for norms whose statistics have seen no data yet.
 
-In training mode a BatchNorm normalises with the statistics of the whole batch, so the batch cannot be cut. But what
-reaches it depends on those before it only: once these have the statistics of all samples, its own are sums over pieces.
-One pass for each call of a BatchNorm, in the order of the net.
+In training mode a BatchNorm uses the statistics of the whole batch, so the batch cannot simply be split. But the input of a
+BatchNorm depends only on the BatchNorms before it: once these have the statistics of all samples, its own are sums over
+pieces. This takes one pass for each call of a BatchNorm, in the order of the net.
 """
 
 from collections import Counter
@@ -18,26 +18,26 @@ from lightning_app.common.isolation import unwrapped
 from lightning_app.measures.core.hooks import hooked, own_copy
 
 _Moments = tuple[int, Tensor, Tensor]  # values in a channel, their mean and their biased variance, (C,)
-TOO_FEW = "before training a normalisation is given the statistics of some samples, and"
+TOO_FEW = "before training, normalisations get their statistics from samples, but"
 
 
 def needs_recalibration(net: nn.Module) -> bool:
-    """Whether some normalisation of it has the statistics of no data yet: mean 0 and variance 1."""
+    """Whether the running statistics of some normalisation have seen no data yet: mean 0 and variance 1."""
     return any(map(_is_fresh, net.modules()))
 
 
 @torch.no_grad()
 def recalibrated(net: nn.Module, inputs: Tensor, at_once: int | None = None) -> nn.Module:
-    """The net itself, or a copy whose fresh normalisations have the statistics of these inputs.
+    """The net itself, or a copy whose normalisations without data get the statistics of these inputs.
 
-    Before its first training step a BatchNorm remembers mean 0 and variance 1, with which a net in evaluation mode is none
-    that will ever be trained.
+    Before the first training step a BatchNorm has mean 0 and variance 1, so that in evaluation mode the net computes another
+    function than in training.
 
-    ``at_once``: only so many go through the net together, at a pass for every call of a BatchNorm and with the statistics of
-    all of them, up to rounding; other normalisations get all inputs at once.
+    ``at_once``: number of inputs that go through the net together. The statistics are still those of all inputs, up to rounding,
+    at the cost of one pass for each call of a BatchNorm. If other normalisations lack data too, all inputs go at once.
 
     Raises:
-        UserError: for too few inputs to have a variance.
+        UserError: if there are too few inputs for a variance.
     """
     net = unwrapped(net)
     if not needs_recalibration(net):
@@ -55,7 +55,9 @@ def recalibrated(net: nn.Module, inputs: Tensor, at_once: int | None = None) -> 
     try:
         net(inputs)
     except ValueError as error:
-        raise UserError(f"{TOO_FEW} {len(inputs)} are too few ({error}): take more, data.probe_size.") from error
+        raise UserError(
+            f"{TOO_FEW} {len(inputs)} are too few ({error}): use more samples (data.probe_size)."
+        ) from error
     for module, momentum in fresh.items():
         module.momentum = momentum
         module.eval()
@@ -63,13 +65,13 @@ def recalibrated(net: nn.Module, inputs: Tensor, at_once: int | None = None) -> 
 
 
 def recalibrate_in_pieces(net: nn.Module, norms: Collection[_BatchNorm], pieces: Sequence[Tensor]) -> None:
-    """Give BatchNorms the running mean and (unbiased) variance of all pieces together, as one batch in training mode would.
+    """Give BatchNorms the running mean and (unbiased) variance of all pieces together, like one batch in training mode.
 
-    The net is in evaluation mode. One that it calls several times remembers its last call, as with a momentum of 1; those that
-    it does not call keep what they have.
+    The net is in evaluation mode. A BatchNorm that it calls several times gets the statistics of the last call, as with a
+    momentum of 1; a BatchNorm that it does not call keeps its statistics.
 
     Raises:
-        UserError: where a channel has one value in all.
+        UserError: if a channel has only one value in all pieces.
 
     >>> norm = nn.BatchNorm1d(1).eval()
     >>> recalibrate_in_pieces(norm, [norm], torch.tensor([[1.0], [2.0], [3.0]]).split(2))
@@ -111,7 +113,7 @@ def _next_moments(
     counts, means, variances = zip(*found)
     count, mean, variance = sum(counts), torch.stack(means), torch.stack(variances)  # the last two (pieces, C)
     if count == 1:
-        raise UserError(f"{TOO_FEW} one value per channel has no variance: take more, data.probe_size.")
+        raise UserError(f"{TOO_FEW} one value per channel has no variance: use more samples (data.probe_size).")
     share = mean.new_tensor(counts)[:, None] / count
     whole = (share * mean).sum(0)
     return count, whole, (share * (variance + (mean - whole).square())).sum(0)

@@ -4,8 +4,8 @@
 
 with J_n the Jacobian of a sample's outputs, H_n the second derivative of its loss in the outputs and g_n the gradient of its
 loss, all in the parameters. G is the Hessian without the curvature of the net itself: positive semi-definite for a loss that is
-convex in the outputs. For a cross-entropy it is the Fisher matrix of the model's own labels, in expectation over them. F is the
-empirical one, of the labels that are there: the gradients' second moment, which is not G.
+convex in the outputs. For a cross-entropy it is the Fisher matrix, an expectation over labels drawn from the model. F is the
+empirical Fisher matrix, with the labels of the data: the gradients' second moment, which is not G.
 """
 
 import math
@@ -26,20 +26,22 @@ Approximation = Literal["gauss_newton", "empirical_fisher"]
 
 
 class GaussNewton(ParameterMap):
-    """One of these matrices of the mean cross-entropy over samples, or over tokens whose label is not -100: a `Symmetric`.
+    """One of these matrices for the mean cross-entropy over samples, or over tokens whose label is not -100; a `Symmetric`.
 
     Args:
         net: inputs -> outputs, in evaluation mode.
         batches: (inputs, labels) on the net's device.
-        matrix: "gauss_newton", or "empirical_fisher", whose n are the terms of the mean: tokens, where these have labels.
+        matrix: "gauss_newton" or "empirical_fisher". The sum of the latter is over the terms of the mean: over tokens, if these
+            have labels.
         loss: (outputs, labels) -> mean over a batch, a cross-entropy.
-        double: in float64, on a copy of the net.
+        double: compute in float64, on a copy of the net.
 
-    Cost: a product is a forward-mode, a reverse-mode and two forward passes, a third more than a Hessian's with kept graphs.
+    Cost: a product takes one forward-mode, one reverse-mode and two forward passes, a third more than a Hessian's with kept
+    graphs.
 
     Raises:
-        UserError: where curvlinops is not installed, for another loss, half precision, no samples, or training mode.
-        DivergedError: for a net whose loss is no finite number.
+        UserError: if curvlinops is not installed; for another loss, half precision, no samples, or training mode.
+        DivergedError: for a net whose loss is not finite.
 
     >>> net = nn.Linear(1, 2, bias=False).double()
     >>> _ = nn.init.zeros_(net.weight)
@@ -90,11 +92,11 @@ class GaussNewton(ParameterMap):
         rows, labels = rows_of(outputs, terms.labels, loss)
         asked, known = float(loss(outputs, terms.labels)), float(F.cross_entropy(rows, labels))
         if not math.isfinite(asked) and not math.isfinite(known):
-            raise DivergedError(f"{matrix} needs a finite loss, and that of this net is {known}: it diverged.")
+            raise DivergedError(f"{matrix} needs a finite loss, but that of this net is {known}: it diverged.")
         if not math.isclose(asked, known, rel_tol=1e-3, abs_tol=1e-6):
             raise UserError(
-                f"{matrix} is that of the mean cross-entropy, {known:.4g} here, and this loss is {asked:.4g}: set "
-                "matrix to hessian."
+                f"{matrix} is defined for the mean cross-entropy only, which is {known:.4g} here, but this loss is {asked:.4g}: "
+                "set matrix to hessian."
             )
         return labels
 

@@ -3,14 +3,14 @@
 H is never formed. The gradient is computed once with its graph, g(w), and each product is one more backward pass through
 that graph: H v = d<g(w), v>/dw. Kept graphs make a product cost two gradients, the least that any exact method needs
 (6 forward passes: two for the tangent's forward pass, four for its backward pass). A central difference of gradients costs
-the same and is useless here: it steps over ReLU kinks.
+the same, but is useless here because it steps over ReLU kinks.
 
 What is differentiated is the mean loss over fixed samples, without penalty (lambda/2 ||w||^2 would shift every eigenvalue
-by lambda), with BatchNorm's running statistics. At a ReLU's kink PyTorch's derivative is 0: at exactly zero weights
-behind a ReLU the Hessian is therefore 0, whatever it is nearby (`lightning_app.theory` has the limit).
+by lambda), with BatchNorm's running statistics. At a ReLU's kink PyTorch's derivative is 0. So where exactly zero
+weights make a ReLU's input 0, the Hessian is 0, whatever it is nearby (`lightning_app.theory` has the limit).
 
-The loss is computed in float64 whatever the net's precision: the curvature of a cross-entropy is p (1 - p), and float32 does
-not know 1 - p of samples that the net has learned. So products have the net's own precision down to a mean loss of about
+The loss is computed in float64 whatever the net's precision: the curvature of a cross-entropy is p (1 - p), and float32
+cannot represent 1 - p for samples that the net has learned. So products have the net's own precision down to a mean loss of about
 1e-11, and an error of 3 % at 1e-15. A net that ends in a LogSoftmax has lost 1 - p before the loss sees it: in float32 its
 products are right to 2e-4 at a mean loss of 1e-4, to 6e-3 at 1e-6, and not at all below 1e-7 (in float64, ``double``, as
 others).
@@ -43,7 +43,7 @@ CHECKED = 8  # samples on which the symmetry of H is tried
 # Of ||H v||: float32 leaves 1e-6 where the outputs are logits, a wrong second derivative 1e-3 and more.
 ASYMMETRY = 1e-4
 ROUNDING = 1e-2  # of ||H v||, in float32 behind a LogSoftmax: products are then wrong by about as much
-ADVICE = "Otherwise leave HessianSpectrum and DrivingForce out of trainer.callbacks."
+ADVICE = "leave HessianSpectrum and DrivingForce out of trainer.callbacks."
 # In torch's own words; and behind a once_differentiable function, which is silently skipped, as if there were no curvature.
 UNDIFFERENTIABLE = ("not implemented", "not differentiable", "differentiate twice", "incompatible with")
 DEAD_END = "torch::autograd::Error"
@@ -62,7 +62,7 @@ class Symmetric(Protocol):
 
 
 class ParameterMap:
-    """What maps of vectors as long as all chosen parameters have in common."""
+    """Base of linear maps on vectors whose length is that of all chosen parameters together."""
 
     parameters: dict[str, nn.Parameter]
 
@@ -75,7 +75,7 @@ class ParameterMap:
         return sum(weight.numel() for weight in self.parameters.values())
 
     def slices(self) -> dict[str, slice]:
-        """Where each parameter lies in a vector."""
+        """The slice of each parameter in such a vector."""
         stops = itertools.accumulate(weight.numel() for weight in self.parameters.values())
         return {
             name: slice(stop - weight.numel(), stop) for (name, weight), stop in zip(self.parameters.items(), stops)
@@ -83,25 +83,27 @@ class ParameterMap:
 
 
 class Hessian(ParameterMap):
-    """The Hessian of the mean loss over samples in a net's trainable parameters, flattened in their order.
+    """The Hessian of the mean loss over samples with respect to a net's trainable parameters, flattened in their order.
 
     Args:
         net: inputs -> outputs, in evaluation mode as far as BatchNorm and dropout go; compiled or not.
-        batches: (inputs, labels) on the net's device, in any batch size: the Hessian is of all of them together.
-        loss: (outputs, labels) -> mean over a batch, without weights: batches are cut and weighed by their samples, or by the
-            tokens whose label counts (`counted`).
-        names: parameters to differentiate in; None for all trainable ones. A diagonal block then, and cheaper.
-        double: in float64, on a copy of the net.
-        memory: bytes for kept graphs. Chunks that do not fit are computed anew in every product, at 3.5 instead of
-            2.1 gradients. A simplified net of depth 20 needs 1.5 MiB a CIFAR-10 image.
+        batches: (inputs, labels) on the net's device, of any batch size. The Hessian is that of the mean over all of them.
+        loss: (outputs, labels) -> unweighted mean over a batch. Batches are split, and the parts weighted by their number of
+            samples, or of tokens whose label counts (`counted`).
+        names: parameters to differentiate with respect to, which gives a diagonal block and is cheaper; None for all trainable
+            ones.
+        double: compute in float64, on a copy of the net.
+        memory: bytes for kept graphs. Chunks whose graphs do not fit are recomputed in every product, which then costs 3.5
+            instead of 2.1 gradients. A simplified net of depth 20 needs 1.5 MiB a CIFAR-10 image.
 
     Attributes:
-        chunk: samples that are differentiated at once, at most: as many as `CHUNK` numbers and a graph of `GRAPH` bytes hold, so
-            that memory does not grow with the samples. A net of 100 million parameters needs 0.4 GB for each vector beside it.
+        chunk: the most samples that are differentiated at once: as many as fit into `CHUNK` numbers and a graph of `GRAPH` bytes,
+            so that memory does not grow with the number of samples. A net of 100 million parameters also needs 0.4 GB for each
+            vector.
 
     Raises:
-        UserError: for half precision, training mode, a BatchNorm without running statistics, no samples, names that are none,
-            a loss that is no mean, a net that cannot be differentiated twice, or products that are not symmetric.
+        UserError: for half precision, training mode, a BatchNorm without running statistics, no samples, unknown names, a loss
+            that is not a mean, a net that cannot be differentiated twice, or products that are not symmetric.
 
     >>> net = nn.Linear(2, 1, bias=False)
     >>> x, y = torch.tensor([[1.0, 2.0]]), torch.tensor([[0.0]])
@@ -122,8 +124,8 @@ class Hessian(ParameterMap):
         check_evaluating(self._net, "a Hessian")
         if any(norm.running_mean is None for norm in self._net.modules() if isinstance(norm, _BatchNorm)):
             raise UserError(
-                "a Hessian is of a mean over samples, and a BatchNorm without running statistics makes a sample's output "
-                "depend on the others in its batch: make it with track_running_stats=True."
+                "a Hessian needs outputs that do not depend on the other samples of the batch, but a BatchNorm of this net has "
+                "no running statistics: create it with track_running_stats=True."
             )
         adapt(self._net)
         self._loss = loss
@@ -133,7 +135,7 @@ class Hessian(ParameterMap):
         self._terms = sum(counted(labels, loss) for _, labels in self._chunks)
         if not self._terms:
             raise UserError(
-                "a Hessian needs at least one sample whose label counts, got none: give other probe samples."
+                "a Hessian needs at least one sample whose label counts, got none: choose other probe samples."
             )
         self._loss_dtype = self._dtype_of_loss()
         self._check_loss()
@@ -146,11 +148,11 @@ class Hessian(ParameterMap):
         self._check_symmetry()
 
     def point(self) -> Tensor:
-        """The parameters at which it is taken, (size,)."""
+        """The parameters at which the Hessian is taken, (size,)."""
         return _flat(weight.detach() for weight in self._weights)
 
     def gradient(self) -> Tensor:
-        """Of the mean loss there, (size,). Free for the samples whose graphs are kept, one gradient for the others."""
+        """The gradient of the mean loss at `point`, (size,): free for samples with kept graphs, one gradient for others."""
         parts = [*self._graphs, *(self._gradient(*chunk) for chunk in self._anew)]
         return functools.reduce(torch.add, [_flat(g.detach() for g in part) for part in parts])
 
@@ -159,7 +161,7 @@ class Hessian(ParameterMap):
         return _flat(self._sum(self._parts(vector)))
 
     def rows(self, vectors: Tensor) -> Tensor:
-        """H v of several vectors at once, (k, size) -> (k, size): for small nets, whose products cost launches only."""
+        """H v of several vectors at once, (k, size) -> (k, size): faster for small nets, whose cost is kernel launches."""
         parts = self._sum(self._parts(vectors), batched=True)
         return torch.cat([part.reshape(len(vectors), -1) for part in parts], 1)
 
@@ -184,7 +186,7 @@ class Hessian(ParameterMap):
             gradient = torch.autograd.grad(share, self._weights, create_graph=True, materialize_grads=True)
         if any(node.name() == DEAD_END for node in _graph(gradient)):
             raise UserError(
-                f"{type(self._net).__name__} {NOT_TWICE}: it holds a once_differentiable function. {ADVICE}"
+                f"{type(self._net).__name__} {NOT_TWICE}, because it contains a once_differentiable function: {ADVICE}"
             )
         return gradient
 
@@ -208,9 +210,10 @@ class Hessian(ParameterMap):
         return torch.float64
 
     def _check_symmetry(self) -> None:
-        """u.Hv = v.Hu, on a few samples; on all of them where these do not say so, as they may be the best learned ones.
+        """Check u.Hv = v.Hu on a few samples; if it fails there (they may be the best learned ones), on all.
 
-        Anything else is rounding, which vanishes in float64, or a wrong second derivative of autograd, which no product shows.
+        A difference comes from rounding, which vanishes in float64, or from a wrong second derivative of autograd, which a single
+        product does not show.
         """
         few = self._gradient(*self._few())
         on_few = self._asymmetry(lambda parts: self._backward(few, parts, batched=False, keep=True))
@@ -218,16 +221,16 @@ class Hessian(ParameterMap):
             return
         if not self._symmetric_in_float64():
             raise UserError(
-                f"a Hessian is symmetric, and autograd's second derivative of {type(self._net).__name__} is not: u.Hv and "
-                f"v.Hu differ by {found:.1g} of ||Hv||. Some operation has a wrong one (torch's weight_norm: fold it with "
-                "torch.nn.utils.parametrize.remove_parametrizations), or the loss is so small, below 1e-13, that rounding "
-                f"is all that is left of its curvature. {ADVICE}"
+                f"a Hessian is symmetric, but autograd's second derivative of {type(self._net).__name__} is not: u.Hv and v.Hu "
+                f"differ by {found:.1g} of ||Hv||. Either an operation has a wrong second derivative (torch's weight_norm: fold "
+                "it with torch.nn.utils.parametrize.remove_parametrizations), or the loss is so small, below 1e-13, that its "
+                f"curvature is lost in rounding. Otherwise {ADVICE}"
             )
         if found > ROUNDING:
             raise UserError(
                 f"the Hessian of this {type(self._net).__name__} is lost in the rounding of float32: u.Hv and v.Hu differ by "
-                f"{found:.1g} of ||Hv||, and agree in float64. Set double, or let the net return logits instead of "
-                f"(log-)probabilities. {ADVICE}"
+                f"{found:.1g} of ||Hv||, but agree in float64. Set double, or let the net return logits instead of "
+                f"(log-)probabilities. Otherwise {ADVICE}"
             )
 
     def _symmetric_in_float64(self) -> bool:
@@ -269,14 +272,15 @@ class Hessian(ParameterMap):
             return  # there is no room for two samples
         if differing and self._draws(pieces[0][0][:2]):
             raise UserError(
-                "a Hessian needs a net of the same outputs each time, and this one draws random numbers in evaluation mode "
-                f"(as variational autoencoders do): let it draw where self.training is true. {ADVICE}"
+                "a Hessian needs a net that returns the same outputs each time, but this one draws random numbers in "
+                "evaluation mode (as variational autoencoders do): let it draw only if self.training is true. Otherwise "
+                f"{ADVICE}"
             )
         if differing:
             raise UserError(
-                "a Hessian needs a loss that is a mean over samples, or over the tokens whose label is not -100, without "
-                f"weights: of some samples it is {differing[0]:.4g}, and the mean of their losses {differing[1]:.4g}. "
-                f"{ADVICE}"
+                "a Hessian needs a loss that is an unweighted mean over samples, or over the tokens whose label is not -100: "
+                f"for some samples the loss is {differing[0]:.4g}, but the mean of their separate losses is {differing[1]:.4g}. "
+                f"Use such a loss, or {ADVICE}"
             )
 
     @torch.no_grad()
@@ -339,9 +343,10 @@ class Restricted:
 
 
 def dense(hessian: Hessian) -> Tensor:
-    """The Hessian itself, (size, size), symmetric to the last bit. For nets of a few thousand parameters: size products.
+    """The Hessian itself, (size, size), symmetric to the last bit. It takes ``size`` products: for nets of a few thousand
+    parameters.
 
-    What it averages away is rounding: a `Hessian` that is not symmetric is refused when it is made.
+    Rows and columns are averaged. They differ by rounding only: a `Hessian` that is not symmetric raises an error when created.
     """
     identity = torch.eye(hessian.size, dtype=hessian.like.dtype, device=hessian.like.device)
     rows = torch.cat([hessian.rows(part) for part in identity.split(COLUMNS)])
@@ -349,7 +354,7 @@ def dense(hessian: Hessian) -> Tensor:
 
 
 def chosen(net: nn.Module, names: Sequence[str] | None = None) -> dict[str, nn.Parameter]:
-    """The parameters to differentiate in, by name; None for all trainable ones."""
+    """The parameters to differentiate with respect to, by name; None for all trainable ones."""
     trainable = trained_weights(net)
     if wrong := [name for name in names or () if name not in trainable]:
         raise UserError(
@@ -360,20 +365,20 @@ def chosen(net: nn.Module, names: Sequence[str] | None = None) -> dict[str, nn.P
         raise UserError(f"this {type(net).__name__} has no trainable parameters, and so no Hessian.")
     for name, weight in chosen.items():
         if weight.is_complex():
-            raise UserError(f"a Hessian is one in real parameters, and {name} is {weight.dtype}. {ADVICE}")
+            raise UserError(f"a Hessian needs real parameters, but {name} is {weight.dtype}: {ADVICE}")
         if weight.dtype not in (torch.float32, torch.float64):
             raise UserError(
-                f"a Hessian is computed in float32 or float64, and {name} is {weight.dtype}: rounding to 3 digits would "
-                "decide the sign of most eigenvalues. Train with bf16-mixed, which keeps float32 weights, or set double. "
+                f"a Hessian is computed in float32 or float64, but {name} is {weight.dtype}: rounding to 3 digits would decide "
+                "the sign of most eigenvalues. Train with bf16-mixed, which keeps float32 weights, or set double. Otherwise "
                 f"{ADVICE}"
             )
     return chosen
 
 
 def cut(batches: Batches, loss: Loss, dtype: torch.dtype, room: int, of_number: float = 1) -> list[tuple[Any, Tensor]]:
-    """The samples in pieces that fit into ``room``, of which each number of an input takes ``of_number``.
+    """The samples in pieces that fit into ``room``, if each number of an input needs ``of_number`` of it.
 
-    Pieces in which no label counts are left out: their mean loss may be 0 / 0.
+    Pieces in which no label counts are left out, since their mean loss may be 0 / 0.
     """
     pieces: list[tuple[Any, Tensor]] = []
     for inputs, labels in batches:
@@ -403,7 +408,7 @@ def _twice(net: nn.Module) -> Iterator[None]:
         text = str(error)
         if not any(sign in text for sign in UNDIFFERENTIABLE):
             raise
-        raise UserError(f"{type(net).__name__} {NOT_TWICE}: {text.splitlines()[0].rstrip('. ')}. {ADVICE}") from error
+        raise UserError(f"{type(net).__name__} {NOT_TWICE} ({text.splitlines()[0].rstrip('. ')}): {ADVICE}") from error
 
 
 def _flat(parts: Iterable[Tensor]) -> Tensor:

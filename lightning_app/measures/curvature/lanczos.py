@@ -46,7 +46,7 @@ class Krylov:
         return eigh_tridiagonal(self.diagonal, self.beside)
 
     def residuals(self) -> np.ndarray:
-        """||H y - theta y|| of the Ritz pairs, and at least the rounding: an eigenvalue of H lies so near each Ritz value."""
+        """||H y - theta y|| of the Ritz pairs, at least the rounding: H has an eigenvalue this near to each Ritz value."""
         return np.maximum(self.beyond * np.abs(self.eigen()[1][-1]), self.floor)
 
     def vectors(self, which: np.ndarray) -> Tensor:
@@ -62,11 +62,12 @@ def lanczos(
     against: Tensor | None = None,
     until: Callable[[Krylov], bool] | None = None,
 ) -> Krylov:
-    """``steps`` products (at most ``operator.size``), from a start uniform on the sphere of what ``against`` leaves.
+    """A run of ``steps`` products (at most ``operator.size``), from a random start, uniform on the sphere orthogonal to
+    ``against``.
 
-    Where the start's own invariant subspace is exhausted, a new random direction goes on: so multiple eigenvalues come out
-    several times, as they should. The Gauss rule stays that of the start. ``against``: (k, n) orthonormal eigenvectors.
-    ``until`` says of the run so far whether it is enough.
+    When the invariant subspace of the start is exhausted, the run continues in a new random direction, so that multiple
+    eigenvalues are found several times, as they should be. The Gauss rule remains that of the start. ``against``: (k, n)
+    orthonormal eigenvectors. ``until``: stops the run once it returns true for the run so far.
 
     >>> from types import SimpleNamespace
     >>> class Diagonal(SimpleNamespace):
@@ -180,8 +181,8 @@ def _share(value: float) -> float:
 def widened(measured: Bounds, dimension: float, sure: float) -> Bounds:
     """Bounds of the share of eigenvalues, from bounds of mu_v for starts v: ``sure`` standard deviations wider.
 
-    The deviation is that of the share in question, not of the measured one (Wilson), so that nothing found is not taken for
-    nothing there. ``dimension`` is n + 2, times the number of starts that were averaged.
+    The standard deviation is that of the candidate share, not of the measured one (Wilson), so that a measured share of 0 does
+    not imply a true share of 0. ``dimension`` is n + 2, times the number of starts that were averaged.
 
     >>> found = widened(Bounds(0.0, 0.0), dimension=100, sure=2)
     >>> found.low, round(found.high, 4)

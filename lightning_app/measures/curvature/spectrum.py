@@ -1,17 +1,17 @@
 """The spectrum of a symmetric map from a few dozen products: its ends with bounds, its trace, density, index and condition.
 
-A first Lanczos run finds the ends. Further runs, when asked for, start from random vectors of what the found eigenvectors
-leave over and sample the rest, as in Hutch++ (Meyer et al. 2021); without them the first one serves for both. Either way the
-eigenvalues found count exactly, so that a few outliers do not decide the errors of trace and norm.
+A first Lanczos run finds the ends. Further runs (``probes``) start from random vectors orthogonal to the eigenvectors found, and
+sample the rest of the spectrum, as in Hutch++ (Meyer et al. 2021); without them the first run serves for both. Either way the
+eigenvalues found count exactly, so that a few outliers do not dominate the errors of trace and norm.
 
-One start sees one copy of a multiple eigenvalue, and nets have such ones by symmetry: with a readout of zeros, as softmax
-regression starts, each eigenvalue of its block comes once for every class but one. Before the first run serves for both, a
-short second one, in what the found eigenvectors leave over, looks for further copies. Where it cannot rule them out it is the
-run that samples the rest, copies included.
+A single start sees only one copy of a multiple eigenvalue, and nets have multiple ones by symmetry: with a readout of zeros, as
+in softmax regression at its start, each eigenvalue of its block occurs once for every class but one. So if the first run is to
+serve for both, a short second run, orthogonal to the eigenvectors found, looks for further copies. If it cannot rule them out,
+the second run samples the rest, copies included.
 
-What stochastic quadrature says of an average over the spectrum comes with its standard error. Where the number of
-negative eigenvalues or a percentile is asked for, a few dozen products leave an interval (`lanczos`): nets have most of
-their eigenvalues within a hair of zero, and products cannot tell on which side. The interval is logged, not its middle.
+Averages over the spectrum, from stochastic quadrature, come with a standard error. For the number of negative eigenvalues and
+for percentiles, a few dozen products give only an interval (`lanczos`): most eigenvalues of nets are very close to zero, and
+the products cannot tell on which side. The interval is logged, not its middle.
 """
 
 import math
@@ -36,8 +36,8 @@ COPY = 1e-3  # n <v, y>^2 of a random start is chi-square with one degree of fre
 LEAST = 3  # steps: the error of ||H||_F^2 needs the fourth moment, which 3 nodes have
 BISECTIONS = 16  # of 37 e-folds: to a relative 1e-3
 NOT_FINITE = (
-    "a spectrum needs a Hessian of finite numbers, and this net's has others: it has diverged (try a smaller learning rate), or "
-    "samples or labels are not finite."
+    "a spectrum needs a Hessian of finite numbers, but this net's contains NaN or infinity: it has diverged (try a "
+    "smaller learning rate), or samples or labels are not finite."
 )
 
 # Eight bins a decade to both sides, and one bin for what is smaller than 1e-6. Fixed: pictures of epochs, nets and seeds
@@ -48,7 +48,7 @@ EDGES = torch.cat([-_DECADES.flip(0), _DECADES])
 
 @dataclass(frozen=True, eq=False)
 class Spectrum:
-    """Of a symmetric H with n eigenvalues. Shares are of n; an interval's ends are equal where it is known exactly."""
+    """Spectrum of a symmetric H with n eigenvalues. Shares are relative to n; the ends of an exact interval are equal."""
 
     dimension: int  # n
     products: int  # H v that it took
@@ -80,19 +80,21 @@ def spectrum(
     tolerance: float = 1e-3,
     seed: int = 0,
 ) -> tuple[Spectrum, Tensor]:
-    """Spectrum of a map known by its products only, and the eigenvector of the largest |lambda|, (n,).
+    """Spectrum of a map that is known only by its products, and the eigenvector of the largest |lambda|, (n,).
 
     Args:
-        operator: the map; ``steps + probes * probe_steps`` products are made, from random starts of the seed. Without
-            probes and where eigenvalues have converged, up to half of ``steps`` (or 3) more look for further copies of them.
-        k: eigenvalues at either end.
-        steps: of the run that finds the ends. On nets of depth 20, 10 find the first two, 15 to 30 the first five to 1e-3.
-        probes: further runs of ``probe_steps`` each that sample density, trace and norm; errors fall with the root of it.
-        tolerance: an eigenpair has converged when its residual is at most so much of |lambda|.
+        operator: the map. ``steps + probes * probe_steps`` products are made, from random starts given by the seed. Without
+            probes, if eigenvalues have converged, up to half of ``steps`` (at least 3) more look for further copies of them.
+        k: number of eigenvalues at each end.
+        steps: number of steps of the run that finds the ends. On nets of depth 20, 10 find the first two, 15 to 30 the first
+            five to 1e-3.
+        probes: number of further runs, of ``probe_steps`` each, that sample density, trace and norm; errors fall with the root of
+            their number.
+        tolerance: an eigenpair counts as converged if its residual is at most this share of |lambda|.
 
     Raises:
-        UserError: for counts that make no spectrum.
-        DivergedError: where H v is not finite.
+        UserError: for a count or tolerance outside its range.
+        DivergedError: if H v is not finite.
     """
     check_asked("a spectrum", k, steps, probes, probe_steps, tolerance)
     generator = torch.Generator().manual_seed(seed)
@@ -133,16 +135,16 @@ def _none_within(intervals: np.ndarray, size: int, run: Krylov) -> bool:
 
 
 def check_asked(who: str, k: int, steps: int, probes: int, probe_steps: int, tolerance: float) -> None:
-    """Refuse counts that make no spectrum, in the name of whoever was asked."""
+    """Raise an error, in the name of ``who``, for a count or tolerance outside its range."""
     least = {"k": (k, 1), "steps": (steps, LEAST), "probes": (probes, 0), "probe_steps": (probe_steps, LEAST)}
     for name, (value, smallest) in least.items():
         at_least(smallest, who, **{name: value})
     if not 0 < tolerance < 1:
-        raise UserError(f"tolerance of {who} is a share of an eigenvalue, between 0 and 1, got {tolerance}.")
+        raise UserError(f"tolerance of {who} must be between 0 and 1, as a share of an eigenvalue, got {tolerance}.")
 
 
 def exact_spectrum(matrix: Tensor, k: int = 5) -> tuple[Spectrum, Tensor]:
-    """The same of a matrix (n, n), from all of its eigenvalues, in float64.
+    """The same for a matrix (n, n), from all of its eigenvalues, in float64.
 
     >>> found, vector = exact_spectrum(torch.diag(torch.tensor([3.0, 0.0, -1.0, 2.0])), k=1)
     >>> found.top.item(), found.bottom.item(), found.trace, found.index_low, found.unresolved

@@ -26,12 +26,12 @@ BnMode = Literal["eval", "batch1"]
 
 
 def batch_norms(*modules: nn.Module) -> list[_BatchNorm]:
-    """Every BatchNorm in some modules, of any number of dimensions."""
+    """All BatchNorms in these modules, of any number of dimensions."""
     return [norm for module in modules for norm in module.modules() if isinstance(norm, _BatchNorm)]
 
 
 def normalising(bn_mode: BnMode, *modules: nn.Module) -> AbstractContextManager[None]:
-    """Within it BatchNorm works as ``bn_mode`` says; modules in evaluation mode, and left as they were."""
+    """Within it, BatchNorms work as ``bn_mode`` says. The modules must be in evaluation mode, and are not changed."""
     if bn_mode != "batch1":
         return nullcontext()
     return hooked(batch_norms(*modules), after=lambda norm, inputs, _: SampleNorm.at(inputs[0], norm).value)
@@ -39,7 +39,7 @@ def normalising(bn_mode: BnMode, *modules: nn.Module) -> AbstractContextManager[
 
 @dataclass(frozen=True, eq=False)
 class SampleNorm:
-    """BatchNorm of every sample by itself at u, (B, C, ...) with at least one more dimension, and its Jacobian there.
+    """BatchNorm of each sample by itself at u, (B, C, ...) with one or more further dimensions, and its Jacobian there.
 
     >>> norm = nn.BatchNorm1d(1, eps=0.0)
     >>> SampleNorm.at(torch.tensor([[[1.0, 3.0]], [[5.0, 9.0]]]), norm).value.tolist()
@@ -54,11 +54,11 @@ class SampleNorm:
 
     @classmethod
     def at(cls, u: Tensor, norm: _BatchNorm) -> "SampleNorm":
-        """UserError: if a channel has one value, of which there is no variance."""
+        """UserError: if a channel has only one value, and so no variance."""
         if u[0, 0].numel() < 2:
             raise UserError(
-                f"batch-of-one statistics need more than one value in a channel, got a map of {tuple(u.shape)} before "
-                f"a {type(norm).__name__}: use BatchNorm's mode 'eval' (bn_modes), or larger images."
+                "BatchNorm's mode 'batch1' (bn_modes) needs more than one value per channel, got a map of shape "
+                f"{tuple(u.shape)} before a {type(norm).__name__}: use 'eval', or larger images."
             )
         over = tuple(range(2, u.ndim))
         centred = u - u.mean(over, keepdim=True)
@@ -75,7 +75,7 @@ class SampleNorm:
 
     @property
     def scale(self) -> Tensor:
-        """What a channel is multiplied by. (B, C, 1, ...)"""
+        """The factor of each channel. (B, C, 1, ...)"""
         return self.gamma * self.inverse
 
     @property
@@ -97,7 +97,7 @@ class SampleNorm:
         return t - t.mean((-2, -1), keepdim=True) - self.normal * along
 
     def axes(self) -> Tensor:
-        """The two directions a channel's Jacobian (nearly) forgets, 1 and uhat over sqrt(H W). (2C, B, C, H, W)."""
+        """The two directions that the Jacobian of a channel maps (nearly) to 0: 1 and uhat, over sqrt(H W). (2C, B, C, H, W)."""
         channels, *size = self.normal.shape[1:]
         pair = torch.stack([torch.ones_like(self.normal), self.normal]) / (size[0] * size[1]) ** 0.5
         of_one_channel = torch.eye(channels, dtype=pair.dtype, device=pair.device)[:, None, None, :, None, None]

@@ -1,10 +1,10 @@
-"""The Jacobian of a block that says what it is made of, by hand: convolutions and masks, nothing differentiated.
+"""The Jacobian of a block that describes its parts, computed by hand from convolutions and masks, without differentiation.
 
-At a sample x a block ``relu(N2 C2 relu(N1 C1 x) + S x)`` is linear but for shifts: ``J = D2 (N2 C2 D1 N1 C1 + S)``, with
+At a sample x a block ``relu(N2 C2 relu(N1 C1 x) + S x)`` is linear except for shifts: ``J = D2 (N2 C2 D1 N1 C1 + S)``, with
 convolutions C (`layers.is_ordinary`), masks D of the ReLUs, normalisations N and the shortcut S. In evaluation mode N is a
 factor for each channel and goes into the kernel. Then
 
-* J v costs the block's convolutions and little else, for many v in one call;
+* J v costs little more than the block's convolutions, for many v in one call;
 * J x costs less than that, because ``C1 x`` is known from the masks;
 * random signs can be multiplied in bfloat16: signs and masks are exact there, and the rounding of kernels and results, by
   at most 2^-9 each, averages out in a norm.
@@ -100,7 +100,7 @@ class BlockJacobian:
         return self.add_up(Stage.push, tangents)
 
     def half(self) -> "BlockJacobian":
-        """The same in bfloat16, for pushing random signs; itself with BatchNorm on a batch of one, which has to subtract."""
+        """The same in bfloat16, for pushing random signs. With BatchNorm on a batch of one, which subtracts, it is unchanged."""
         if any(stage.norm for stage in self.stages):
             return self
 
@@ -135,10 +135,10 @@ def block_jacobian(
     """J of a block at every sample of a batch x, (B, C, H, W), and J x.
 
     Args:
-        parts: its convolutions, each with the BatchNorm behind it; a ReLU between any two.
+        parts: its convolutions, each with the BatchNorm after it; there is a ReLU between any two.
         skip: whether S x is added.
-        gate: (B, D, H', W'), 1 where the ReLU at the end lets through, else 0; None leaves that ReLU out.
-        alone: BatchNorm on each sample by itself instead of running statistics.
+        gate: (B, D, H', W'), 1 where the input of the last ReLU is positive, else 0; None leaves that ReLU out.
+        alone: normalise each sample by itself instead of using running statistics.
 
     Cost: less than a forward pass for one stage, one and a half for two.
     """

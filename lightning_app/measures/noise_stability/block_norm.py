@@ -1,4 +1,4 @@
-"""||J||_F of a block that says what it is made of, exactly and without J.
+"""The exact ||J||_F of a block that describes its parts, without computing J.
 
 ``J = D2 (N2 C2 D1 N1 C1 + S)`` as in `block_jacobian`. ||J||_F^2 is a sum over the rows of J, those of the outputs (d, p)
 that the last mask D2 lets through. Row (d, p) of the branch is ``sum_{m,t} a[m,t] c(m,t)`` with ``a[m,t] = w2[d,m,t]

@@ -3,13 +3,13 @@
     error <= L_gamma + O~( sqrt( c^2 d^2 max_x ||f(x)||^2 sum_i 1 / (mu_i^2 mu_{i->}^2) / (gamma^2 m) ) )
 
 It is vacuous for these nets in absolute terms, by many orders of magnitude: compare nets and epochs, not with 1. What
-is left out is hidden in O~ anyway: logarithms, and what the theorem for convolutions adds (the windows' overlap, kernel
-over stride, squared in each term, and the spread of the Jacobian over positions).
+is left out is part of O~ anyway: logarithms, and what the theorem for convolutions adds (the overlap of windows, kernel over
+stride, squared in each term, and the spread of the Jacobian over positions).
 
-Conventions. S is the probe, so that all maxima and minima are over its m samples. mu_i is the smallest layer cushion in
-S, with the kernel's norm; in a residual layer all three readings of `cushions` are followed to the end. mu_{i->} is
-that of the cut behind layer i (`cuts`): exact in simplified nets; the inner convolution of a block of two takes that of
-its block's end, as if its noise came in there. The theorem also assumes that rho >= 3 d (`smoothness`).
+Conventions. S is the probe: all maxima and minima are over its m samples. mu_i is the smallest layer cushion in
+S, with the kernel's norm; for a residual layer the bound is computed with each of the three readings of `cushions`. mu_{i->}
+belongs to the cut behind layer i (`cuts`), which is exact in simplified nets. For the inner convolution of a block of two the
+cut at the end of the block is used, as if its noise entered there. The theorem also assumes that rho >= 3 d (`smoothness`).
 """
 
 import math
@@ -29,12 +29,13 @@ QUANTILE = 0.1  # of the margins: gamma
 
 @dataclass(frozen=True, eq=False)
 class NoiseBound:
-    """The factors of the bound and log10 of what stands under its root; all dimensionless but output and margin.
+    """The factors of the bound, and log10 of the expression under its root. All are dimensionless except output and margin
+    (logits).
 
     Unnamed sums and logarithms follow the paper's reading of mu_i in residual layers (Yu & Tomasi: identity in the
-    numerator, not in the norm), the others transferred and branch; without skips the three agree. NaN: a factor is
-    missing: there is no margin while no sample is classified right, no contraction without ReLUs, or a layer that the net
-    calls has no cushion.
+    numerator, not in the norm), the others transferred and branch; without skips the three agree. NaN means that a factor is
+    missing: no sample is classified correctly, so there is no margin; or the net has no ReLUs, so there is no contraction; or a
+    layer that the net calls has no cushion.
     """
 
     log10: float  # of c^2 d^2 max ||f||^2 sum / (gamma^2 m)
@@ -62,12 +63,12 @@ def noise_bound(
     logits: Tensor,
     labels: Tensor,
 ) -> NoiseBound:
-    """Put the factors together: cushions by layer over S, c, and the logits f(x), (m, classes), and labels, (m,), of S.
+    """The bound, from cushions by layer over S, c, and the logits f(x), (m, classes), and labels, (m,), of S.
 
-    Where a layer has no cushion (None) there is no bound. mu_{i->}, being expensive, may be the minimum over some of the
-    samples only. gamma is the `QUANTILE` of the margins of the samples that are classified right: positive from the start,
-    and for a net without errors the usual quantile of all margins. Scaling the logits scales output and margin alike and
-    leaves the logarithms as they are.
+    If a layer has no cushion (None), the bound is NaN. mu_{i->}, which is expensive, may be the minimum over some of the samples
+    only. gamma is the `QUANTILE` of the margins of the samples that are classified correctly: so it is always positive, and for a
+    net without errors it is the usual quantile of all margins. Scaling the logits scales output and margin alike, and does not
+    change the logarithms.
     """
     over_samples = margins(logits, labels)
     right = over_samples[over_samples > 0]
@@ -96,7 +97,7 @@ def noise_bound(
 
 
 def margins(logits: Tensor, labels: Tensor) -> Tensor:
-    """f(x)_y - max over k != y of f(x)_k, (n,) float64: positive where the sample is classified right.
+    """f(x)_y - max over k != y of f(x)_k, (n,) float64: positive if the sample is classified correctly.
 
     >>> margins(torch.tensor([[3.0, 1.0, 0.0], [3.0, 1.0, 0.0]]), torch.tensor([0, 1])).tolist()
     [2.0, -2.0]

@@ -1,4 +1,4 @@
-"""Activation contraction: how much of a signal its ReLU may take away (Arora et al. 2018, section 4)."""
+"""Activation contraction: how much a ReLU may shrink a signal (Arora et al. 2018, section 4)."""
 
 import math
 from collections.abc import Iterable
@@ -18,8 +18,8 @@ class Contraction:
     """``||x|| / ||relu(x)||`` over samples and ReLUs. Dimensionless, >= 1; sqrt 2 where x is symmetric about 0.
 
     ReLUs are numbered in the order of the forward pass: in a net with one after every layer but the last, ReLU i is
-    that of layer i. NaN where a ReLU lets nothing through for any sample, and for a net without ReLUs. Those that are
-    skipped have no number.
+    that of layer i. NaN for a ReLU whose outputs are 0 for all samples, and for a net without ReLUs. Skipped ReLUs are not
+    numbered.
     """
 
     maximum: float  # c of the bound
@@ -36,8 +36,8 @@ class Contraction:
 def contraction(net: nn.Module, batches: Iterable[tuple[Tensor, Tensor]]) -> Contraction:
     """c = max over samples x and layers i of ``||x^i|| / ||relu(x^i)||``, x^i the pre-activation of layer i.
 
-    The net is in evaluation mode, and the ReLUs are those of `hooks.WatchRelus`; labels are ignored. Scaling the
-    input of a ReLU by a > 0 changes nothing. Cost: one forward pass and two norms a ReLU.
+    The net must be in evaluation mode. ReLUs are those that `hooks.WatchRelus` sees; labels are ignored. Scaling the input of a
+    ReLU by a > 0 changes nothing. Cost: one forward pass and two norms per ReLU.
 
     Raises:
         UserError: for a net in training mode.

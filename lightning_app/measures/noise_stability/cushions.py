@@ -1,8 +1,8 @@
 """Layer cushions: how much of its input a layer passes on, sample by sample (Yu & Tomasi 2019, section 5, Fig. 3).
 
 The cushion of Arora et al. (2018) measures noise stability: a layer A with a large ``mu(x) = ||A x|| / (||A||_F ||x||)``
-carries its signal x far better than it carries noise. The papers leave open what A is in a residual layer, where the
-net computes ``W x + S x``, and which norm is meant. Every defensible answer is computed; none is silently chosen.
+transmits its signal x far better than noise. The papers leave open what A is in a residual layer, where the net computes
+``W x + S x``, and which norm is meant. All defensible readings are computed; none is silently chosen.
 
 Readings of a residual layer (for a plain layer the three agree):
 
@@ -12,7 +12,7 @@ Readings of a residual layer (for a plain layer the three agree):
 * branch: identity in neither: ``||W x|| / (||W|| ||x||)``.
 
 Norms: kernel is the Frobenius norm of the weights; operator is the Frobenius norm (not the spectral norm) of the matrix that
-maps x to A x, zero padding included, about sqrt(output map) times larger. The bias is no part of A.
+maps x to A x, zero padding included, about sqrt(output map) times larger. A does not include the bias.
 """
 
 import math
@@ -49,9 +49,9 @@ class CushionStatistics:
     """Per-sample cushions of one layer and their statistics. Dimensionless; every value is >= 0.
 
     Unnamed statistics are the paper's reading with the kernel norm. Samples with the other norm are the same up to a
-    factor: ``samples * kernel_norm / operator_norm``. Infinity: a residual layer with W = 0; NaN: no layer at all
-    (W = 0 and no skip), only dead inputs, or other rows than samples. Where maps differ in size, each sample has an
-    operator norm of its own, and the layer's are NaN.
+    factor: ``samples * kernel_norm / operator_norm``. Infinity: a residual layer with W = 0. NaN: W = 0 without a
+    skip, only dead inputs (x = 0), or an input whose rows are not samples. If maps differ in size, each sample has its own
+    operator norm, and those of the layer are NaN.
     """
 
     median: float  # over samples, the paper's reading, kernel norm
@@ -74,15 +74,15 @@ class CushionStatistics:
 
 
 def cushions(layers: Sequence[Layer], norms: Mapping[str, LayerNorms]) -> dict[str, CushionStatistics]:
-    """Cushions by layer, from the norms that `probe.probe_forward` took (section 5); layers without norms are left out.
+    """Cushions by layer, from the norms that `probe.probe_forward` computes (section 5); layers without norms are left out.
 
-    Invariances: mu(a x) = mu(x) for a != 0; plain, transferred and branch readings do not change when all of A is
-    scaled, the paper's reading of a residual layer does; permuting output channels changes nothing in a plain layer.
+    Invariances: mu(a x) = mu(x) for a != 0; scaling all of A does not change plain, transferred and branch readings, but
+    changes the paper's reading of a residual layer; permuting output channels changes nothing in a plain layer.
 
     Range: plain and transferred with the operator norm 0..1; with the kernel norm 0..sqrt(U V), 3 for 3x3 kernels of
     stride 1; paper's reading of a residual layer 0..infinity.
 
-    Cost: a few passes over the weights, for each size of maps.
+    Cost: a few passes over the weights for each map size.
     """
     return {layer.name: _layer_cushion(layer, norms[layer.name]) for layer in layers if layer.name in norms}
 
@@ -145,13 +145,14 @@ def operator_norm(module: nn.Module, map_size: tuple[int, ...], weight: Tensor |
     """Frobenius norm (not the spectral norm) of the matrix of x -> W x, exactly, without building it.
 
     A weight at tap (u, v) of a convolution occurs in the matrix once for every output position at which the tap reads the
-    input and not its zero padding: ``||A||_F^2 = sum_{u,v} n_u(H) n_v(W) sum_{d,c} K[d,c,u,v]^2``, in any number of dimensions.
+    input, not its zero padding: ``||A||_F^2 = sum_{u,v} n_u(H) n_v(W) sum_{d,c} K[d,c,u,v]^2``, in any number of dimensions.
     A transposed convolution has the transposed matrix: a tap counts for every input position from which it writes into the
     output. Any other map is applied at each of its positions.
 
     Args:
-        module: strides, padding, dilation and groups are taken from here, and the weight if none is given.
-        map_size: of a sample, as in `LayerNorms`.
+        module: the layer, with its strides, padding, dilation and groups.
+        map_size: size of a sample's maps, as in `LayerNorms`.
+        weight: used instead of the module's own.
 
     Cost: one pass over the weights. ``||K||_F sqrt(Ho Wo)`` is an upper bound, 20 to 25 % too large on 5x5 maps.
 
@@ -166,8 +167,8 @@ def operator_norm(module: nn.Module, map_size: tuple[int, ...], weight: Tensor |
         return math.sqrt(float(squares.sum()) * math.prod(map_size))
     if module.padding_mode != "zeros":
         raise UserError(
-            f"the operator norm of a convolution is exact for zero padding, got padding_mode={module.padding_mode!r}: "
-            "there border inputs are read twice. Leave this layer out, or pad with zeros."
+            f"the operator norm of a convolution is known only for zero padding, got padding_mode={module.padding_mode!r}, "
+            "which reads border inputs twice: leave this layer out, or pad with zeros."
         )
     squares, transposed = squares.sum((0, 1)), isinstance(module, _ConvTransposeNd)  # (U, V)
     several = zip(module.kernel_size, module.stride, padding_of(module), module.dilation)

@@ -1,14 +1,14 @@
-"""Noise injection, the direct test of noise stability: change the weights of one layer, see the output change.
+"""Noise injection, the direct test of noise stability: how much the output changes when one layer's weights are changed.
 
 "The noise stability of a network is measured by how much the output changes when noise is added to the weights of some
-layer" (Yu & Tomasi 2019, section 5, after Arora et al. 2018). Cushions predict the answer; this is the answer. All
-depends on how much noise is the same amount of noise for a plain and a residual layer. Three readings, side by side:
+layer" (Yu & Tomasi 2019, section 5, after Arora et al. 2018). Cushions predict this change; here it is measured. The
+result depends on what "the same amount of noise" means for a plain and a residual layer. Three readings, side by side:
 
-* relative: ``s ||W||_F``, of the weights that are trained. A residual layer has small W, so it gets little noise.
-* transferred: ``s ||T(W)||_F``, of the plain layer that computes the same: a residual net and its plain twin then answer
-  alike, so this isolates what identities do to the function. Layers without a skip have the same as relative.
-* absolute: ``s sqrt(2 D)``, with D outputs: the norm of a fresh He-initialised layer of that shape, the same for all
-  nets and times. "The same amount of noise added to such a network has a smaller effect" is a claim about this one.
+* relative: ``s ||W||_F``, relative to the trained weights. A residual layer has small W, so it gets little noise.
+* transferred: ``s ||T(W)||_F``, relative to the plain layer that computes the same. A residual net and its plain twin then
+  respond alike, so this isolates what identities do to the function. For layers without a skip it is the same as relative.
+* absolute: ``s sqrt(2 D)``, with D outputs: the norm of a newly He-initialised layer of that shape, the same for all nets at
+  all times. "The same amount of noise added to such a network has a smaller effect" is a claim about this one.
 """
 
 import math
@@ -33,7 +33,7 @@ STRENGTHS = (0.01, 0.03, 0.1, 0.3)
 
 @dataclass(frozen=True, eq=False)
 class NoiseResponses:
-    """What noise of one scale does to a net, for each of L layers at each of S strengths."""
+    """Effects of noise of one scale on a net, for each of L layers at each of S strengths."""
 
     layers: tuple[str, ...]  # those that the forward pass calls
     strengths: Tensor  # (S,) float64, s
@@ -57,26 +57,26 @@ def noise_injection(
 ) -> dict[Scale, NoiseResponses]:
     """Relative change of the output, layer by layer, when ``A' = A + s norm G / ||G||_F`` for a Gaussian G.
 
-    A weight that the net uses several times, in calls of one layer or tied, is noisy in all of them, and has the row of its first
-    layer. A layer and a draw have one G, whatever the net's weights, the strength and the scale, so that differences between
-    those are not differences of luck. Weights and buffers are not touched: the noisy weights are tensors of their own.
+    A weight that the net uses several times (a layer called repeatedly, or tied weights) is noisy in all uses, and is listed
+    under its first layer. G depends only on the layer and the draw, not on the net's weights, strength or scale, so that
+    differences between these are not due to chance. Weights and buffers are not changed: noisy weights are separate tensors.
 
     Args:
         net: images -> logits, in evaluation mode.
         batches: (images, labels).
-        strengths: s >= 0; at 0 the answer is 0 exactly.
-        draws: noises a layer.
-        seed: of the noises, beside a layer's place among the net's layers.
-        loss: says which label a token is compared with; risk is the cross-entropy, whatever it is.
+        strengths: values of s >= 0; at 0 the response is exactly 0.
+        draws: number of noise draws per layer.
+        seed: seed of the noise, combined with the layer's place among the net's layers.
+        loss: determines which label a token is compared with. The risk is always the cross-entropy.
 
     Raises:
-        UserError: if there is no layer to put noise into.
-        UserError: for a layer whose skip is no convolution with a centre tap (`Layer.identity`).
+        UserError: if there is no sample or no layer with weights, and for a layer whose skip cannot be written into its kernel
+            (`Layer.identity`).
 
-    For small s the response is linear in s, until ReLUs switch. Invariant to scaling the output.
+    For small s the response is linear in s, until ReLUs switch. It does not change if the output is scaled.
 
-    Cost: S draws forward passes for each layer and each *different* norm, at half price where a net has blocks, since
-    what lies before the layer is not computed again.
+    Cost: S * draws forward passes for each layer and each *different* norm; about half of that if the net has blocks, since the
+    part before the layer is not recomputed.
     """
     layers = layers_of(net)
     first = {layer.name for layer in each_once(layers)}
@@ -96,8 +96,8 @@ def noise_injection(
                 found.setdefault((layer.name, norm), []).append(by_draw.cpu())
     if not found:
         raise UserError(
-            f"noise needs samples, and layers with weights that the forward pass calls; for this {type(net).__name__} there are "
-            "none."
+            "noise needs at least one sample and one layer with weights that the forward pass calls; this "
+            f"{type(net).__name__} got no sample or calls no such layer."
         )
     called = [*dict.fromkeys(name for name, _ in found)]
     lengths, terms = torch.cat(samples, 1)
@@ -108,7 +108,7 @@ def noise_injection(
 
 
 def noise_norms(layer: Layer) -> dict[Scale, float]:
-    """||noise||_F at s = 1 by scale.
+    """||noise||_F at s = 1, by scale.
 
     >>> halves = nn.Linear(2, 2)
     >>> _ = nn.init.constant_(halves.weight, 0.5)

@@ -1,16 +1,16 @@
-"""Interlayer cushions: how much of its input a block passes on, compared with noise, sample by sample.
+"""Interlayer cushions: how well a block transmits its input, compared with noise, sample by sample.
 
-Of Arora et al. (2018), measured for whole blocks by Yu & Tomasi (2019, section 5):
+Defined by Arora et al. (2018), measured for whole blocks by Yu & Tomasi (2019, section 5):
 ``mu(x) = sqrt(n) ||J x|| / (||J||_F ||x||)`` with J the Jacobian of the block, or of several in a row, at its input x.
-A block that hands on its input no better than noise has ``mu = sqrt(n / numel)``; so has the identity.
+A block that transmits its input no better than noise has ``mu = sqrt(n / numel)``; so does the identity.
 
 The paper leaves two things open; all readings are measured, none is silently chosen. n, "the size of the input", is C H
 W, so that the identity has mu = 1, or H W, as in Arora et al. for convolutions; T d or T of T tokens, d or 1 of a
 vector. BatchNorm has running statistics (``eval``), or those of the one sample at hand (``batch1``), in the block and
 on the way to it. The paper's numbers, 0.20 residual against 2.7e-7 plain, are those of ``batch1`` with n = H W, and the
-second is no sensitivity to noise: BatchNorm of one sample does not see the scale of its input, so J x is zero but for
-BatchNorm's eps, and mu of a plain block is proportional to eps. With running statistics a plain block is *not* less
-stable than a residual one.
+second says nothing about sensitivity to noise: BatchNorm of one sample is invariant to the scale of its input, so without
+BatchNorm's eps J x would be zero, and mu of a plain block is proportional to eps. With running statistics a plain block is
+*not* less stable than a residual one.
 """
 
 import hashlib
@@ -44,8 +44,8 @@ INTERLAYER_EDGES = torch.logspace(-8, 2, 1001, dtype=torch.float64)
 class InterlayerStatistics:
     """Per-sample interlayer cushions of one span and their statistics. Dimensionless, 0..sqrt(n).
 
-    Unnamed statistics are those with n = C H W, ``_hw`` those with n = H W, smaller by sqrt(C). NaN where no sample is
-    left, std also for one. With probes std contains the scatter of the estimate, which is ``relative_error`` times mu.
+    Unnamed statistics are those with n = C H W, ``_hw`` those with n = H W, smaller by sqrt(C). NaN if no sample
+    is left; std also for a single sample. With probes, std includes the scatter of the estimate, ``relative_error`` times mu.
     """
 
     median: float  # over samples, n = C H W
@@ -81,37 +81,41 @@ def interlayer_cushions(
     """Interlayer cushions by span, in one pass over the data.
 
     Args:
-        net: images -> anything, in evaluation mode; left as it was.
-        spans: of this net (see `blocks_of`, `span_of`), each called once in a forward pass.
+        net: any net on images, in evaluation mode; it is not changed.
+        spans: spans of this net (see `blocks_of`, `span_of`), each called once in a forward pass.
         batches: images on the net's device.
-        bn_mode: "eval", running statistics; "batch1", those of each sample alone, in the spans and before them.
+        bn_mode: statistics of BatchNorm, in the spans and before them: "eval", the running ones; "batch1", those of each single
+            sample.
         probes: None for the exact ||J||_F; k >= 1 random sign vectors per sample for an estimate. Blocks of a single
-            convolution are always exact, in closed form. They are a function of seed, place in the data and span's name.
+            convolution are always exact, in closed form. The vectors depend only on seed, place in the data and name of the span.
         before_relu: leave out the ReLU at the end of a span.
-        half: multiply the probes in bfloat16, if the Jacobian is hand-made and in "eval". Error far below that of 4 probes;
-            twice as fast where the processor has instructions for it, slower where not.
+        half: multiply the probes in bfloat16, if the Jacobian is hand-made and bn_mode is "eval". The error is far below that of
+            4 probes. It is twice as fast on processors with instructions for it, slower on others.
 
     Invariances: mu does not change when the span's output is scaled, or turned by an orthogonal map. The identity has
     mu = sqrt(n / numel); a block of convolutions without biases and ReLUs has J x = f(x).
 
     Cost: blocks that describe themselves (`BlockParts`) have hand-made Jacobians, k + 1 times the block's convolutions: 1,000
     images and 4 probes in all blocks of the full depth-20 net take a few percent of a training epoch (docs/speed.md,
-    "interlayer"). Exact ones cost, a block and sample of that net, as much as training on 3 samples (eval) or 10 (batch1).
-    Other spans are differentiated: k + 4 forward passes through them, exact ones as many as they have inputs or outputs.
+    "interlayer"). An exact norm costs, per block and sample of that net, as much as training on 3 samples (eval) or 10 (batch1).
+    Other spans are differentiated, which takes k + 4 forward passes through them; for exact norms as many as the span has
+    inputs or outputs, whichever is fewer.
 
     Precision: the net's own; GPUs may convolve in TF32. Where J x is a small difference of large numbers, in batch1, it
     comes from Euler's identity or from differentiation in float64.
 
     Raises:
-        UserError: for a net in training mode; a span that a forward pass does not call once, or that mixes samples; "eval" and
-            BatchNorm without running statistics; "batch1" and a span without BatchNorm; a block that is not what it says it is
-            made of.
+        UserError: for a net in training mode; a span that a forward pass does not call exactly once, or that mixes samples;
+            "eval" with a BatchNorm without running statistics; "batch1" with a span without BatchNorm; a block whose
+            `block_parts` do not describe it.
     """
     net = unwrapped(net)
     check_interlayer(net, spans, bn_mode, probes)
     check_evaluating(net, "an interlayer cushion")
     if any(module.training for module in net.modules()):  # which may also draw by functions
-        raise UserError("interlayer cushions need a net in evaluation mode, got one in training mode: call net.eval().")
+        raise UserError(
+            "an interlayer cushion needs the net in evaluation mode, but a part of it is in training mode: call net.eval()."
+        )
     found: dict[str, list[Tensor]] = {span.name: [] for span in spans}
     taken: dict[str, int] = {}  # span -> its probes, 0 where exact
     shares: dict[str, float] = {}  # positions among the entries of a sample: 1 / C, of any size of maps
@@ -184,19 +188,19 @@ def _summary(values: Tensor) -> dict[str, float]:
 
 
 def check_interlayer(net: nn.Module, spans: Sequence[Span], bn_mode: BnMode, probes: int | None) -> None:
-    """Raise what `interlayer_cushions` would, as far as it can be said without data."""
+    """Raise the errors of `interlayer_cushions` that can be found without data."""
     if bn_mode not in ("eval", "batch1"):
         raise UserError(f"a mode of BatchNorm (bn_modes) must be 'eval' or 'batch1', got {bn_mode!r}.")
     if probes is not None and probes < 1:
         raise UserError(f"probes must be at least 1, or None for exact norms, got {probes}.")
     if bn_mode == "eval" and any(norm.running_mean is None for norm in batch_norms(net)):
         raise UserError(
-            "a BatchNorm without running statistics makes a sample's output depend on the others in its batch, so it has "
-            "no Jacobian of its own: use BatchNorm's mode 'batch1' (bn_modes), or track_running_stats=True."
+            "BatchNorm's mode 'eval' (bn_modes) needs running statistics: without them a sample's output depends on the "
+            "others in its batch, and the sample has no Jacobian of its own. Use 'batch1', or track_running_stats=True."
         )
     for span in spans:
         if bn_mode == "batch1" and not batch_norms(*span.modules):
             raise UserError(
-                f"bn_mode 'batch1' is about BatchNorm on single samples, and {span.name} has no BatchNorm: use 'eval', or "
-                "name the blocks that have one."
+                f"bn_mode 'batch1' needs a block with BatchNorm, and {span.name} has none: use 'eval', or name the blocks that "
+                "have one."
             )

@@ -56,7 +56,7 @@ class DifferentiatedJacobian:
         return push(self.function, self.x, tangents)[1]
 
     def frobenius(self) -> FrobeniusNorm:
-        """Exact ||J||_F: a pass for each basis vector of the input or output, whichever has fewer.
+        """Exact ||J||_F: one pass for each basis vector of the input or the output, whichever has fewer.
 
         Cost: min(inputs, outputs) forward passes over the batch. A block of a CIFAR net has 8,192 of them.
         """
@@ -66,7 +66,8 @@ class DifferentiatedJacobian:
 
 
 def frobenius_by_columns(times: Function, like: Tensor) -> FrobeniusNorm:
-    """Exact ||J||_F from J times every basis vector, (k, B, ...) -> (k, B, ...), like one (B, ...); from J^T likewise.
+    """Exact ||J||_F from the products of J (or J^T) with all basis vectors, (k, B, ...) -> (k, B, ...), of the shape of
+    ``like``, (B, ...).
 
     >>> norm = frobenius_by_columns(lambda v: v * torch.tensor([3.0, 4.0]), torch.zeros(1, 2)).norm
     >>> norm.tolist()
@@ -83,11 +84,13 @@ def frobenius_by_columns(times: Function, like: Tensor) -> FrobeniusNorm:
 
 
 def frobenius_by_probes(times: Function, like: Tensor, probes: int, generator: torch.Generator) -> FrobeniusNorm:
-    """Estimate of ||J||_F from J times k >= 1 random signs (Hutchinson 1989); ``times`` and ``like`` as of columns.
+    """Estimate of ||J||_F from products of J with k >= 1 random sign vectors (Hutchinson 1989).
 
-    ``||J v||^2`` is an unbiased estimate of ||J||_F^2 with variance ``2 (||J^T J||_F^2 - sum_i (J^T J)_ii^2)``. Of the
-    mean q of k of them the standard error comes from their spread, and that of the norm sqrt(q) is ``SE(q) / (2
-    sqrt(q))``. Every sample has signs of its own, so the errors of a batch are independent.
+    ``times`` and ``like`` are as in `frobenius_by_columns`.
+
+    ``||J v||^2`` is an unbiased estimate of ||J||_F^2 with variance ``2 (||J^T J||_F^2 - sum_i (J^T J)_ii^2)``. The
+    standard error of the mean q of k of them comes from their spread; that of the norm sqrt(q) is ``SE(q) / (2 sqrt(q))``.
+    Every sample has its own signs, so the errors within a batch are independent.
     """
     squares = _square_norms(times(signs(probes, like, generator)))
     mean = squares.mean(0)

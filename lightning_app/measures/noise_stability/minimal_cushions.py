@@ -1,7 +1,7 @@
-"""Minimal interlayer cushions: how far a signal is above noise on its way from one cut to all later ones.
+"""Minimal interlayer cushions: how much better than noise a signal is transmitted from one cut to all later ones.
 
-Arora et al. (2018), section 4, and section 5 for convolutions. All maps from one cut are pushed through together: one
-forward-mode pass per tangent yields J v at every later cut, so that d cuts cost d / 2 passes, not d^2 / 2.
+Arora et al. (2018), section 4, and section 5 for convolutions. All maps from one cut are computed together: one forward-mode
+pass per tangent gives J v at every later cut, so that d cuts cost d / 2 passes, not d^2 / 2.
 """
 
 import math
@@ -33,20 +33,21 @@ def minimal_cushions(
     """``mu_{i,j} = min over samples of sqrt(n_i) ||J x^i|| / (||J||_F ||x^i||)``, J the Jacobian of M^{i,j} at x^i.
 
     n_i is the number of positions of x^i, H W of a map, T of tokens and 1 of a vector: the factor of the definition for
-    convolutional nets. With J the identity, ``mu_{i,i} = sqrt(n_i / dim x^i)``, which is 1 / sqrt(channels), or
-    1 / sqrt(h_i) in a fully connected net: no mu_{i->} is larger than this.
+    convolutional nets. If J is the identity, ``mu_{i,i} = sqrt(n_i / dim x^i)``, which is 1 / sqrt(channels), or
+    1 / sqrt(h_i) in a fully connected net. No mu_{i->} is larger than this.
 
     Args:
-        net: in evaluation mode; what x^i is, `cuts` says. A net without blocks has only its output.
+        net: in evaluation mode; `cuts` defines x^i. For a net without blocks only its output is a signal.
         batches: (images, labels); the labels are ignored.
-        tangents: k >= 2 Rademacher vectors a sample for ||J||_F, drawn by the seed. ``||J v||^2`` is unbiased for its
-            square; a relative standard error of 1 / sqrt(2 k) of the norm is the worst case, a J of rank one. A minimum
-            over samples inherits it as a bias downwards.
+        tangents: number k >= 2 of Rademacher vectors per sample for ||J||_F. ``||J v||^2`` is an unbiased estimate of its square;
+            the relative standard error of the norm is at most 1 / sqrt(2 k), for a J of rank one. It biases a minimum over
+            samples downwards.
+        seed: seed of these vectors.
 
-    Invariance: scaling all signals after a cut changes nothing. Where x^i or J is 0, the inequality that defines mu
-    holds for any mu: infinity, which is no minimum.
+    Invariance: scaling all signals after a cut changes nothing. If x^i or J is 0, the inequality that defines mu holds for any
+    mu: then mu is infinite, and does not count in the minimum.
 
-    Cost: about (k + 1) d forward passes, since behind a cut lies half a net on average.
+    Cost: about (k + 1) d forward passes, since on average half of the net lies behind a cut.
     """
     generator = torch.Generator().manual_seed(seed)
     found = []

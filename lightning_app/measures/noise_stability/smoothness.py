@@ -1,7 +1,7 @@
 """Interlayer smoothness: how linear the rest of a net is around its signals (Arora et al. 2018, section 4).
 
-The theory carries noise through the net by the Jacobian at the clean signal. That is right as far as the noise does
-not switch ReLUs; rho says how far it is.
+The theory propagates noise through the net by the Jacobian at the clean signal. This is exact as long as the noise switches no
+ReLU; rho measures how far it holds.
 """
 
 import math
@@ -23,9 +23,9 @@ QUANTILE = 0.05  # delta
 class Smoothness:
     """rho over samples and pairs of cuts i < j. Dimensionless, >= 0; larger is smoother, infinity is linear.
 
-    Unnamed statistics follow the definition, ``M(x + eta) - J (x + eta)``, which holds biases against the net: in a net
-    with biases or BatchNorm ``M(x) != J x``, and rho goes to 0 with the noise. The others take the error of
-    linearisation alone, ``M(x + eta) - M(x) - J eta``; without biases the two agree. NaN: a net without cuts.
+    Unnamed statistics follow the definition, ``M(x + eta) - J (x + eta)``, which counts biases as errors: in a
+    net with biases or BatchNorm ``M(x) != J x``, so rho goes to 0 with the noise. The others use the error of linearisation
+    alone, ``M(x + eta) - M(x) - J eta``; without biases the two agree. NaN: a net without cuts.
     """
 
     rho: float  # at `quantile` of the samples, each with its least smooth pair of cuts
@@ -49,17 +49,18 @@ def smoothness(
 ) -> Smoothness:
     """``rho = ||eta|| ||x^j|| / (||x^i|| ||M^{i,j}(x^i + eta) - J^{i,j} (x^i + eta)||)``, J at the clean x^i.
 
-    The theory asks for the minimum over all samples with probability 1 - delta over the noise; with one draw
-    for every sample the quantile is taken over samples, and the minimum is given beside it. Its bound assumes rho >= 3 d.
+    In the theory rho is the minimum over all samples, with probability 1 - delta over the noise. Here each sample has one draw,
+    rho is the delta quantile over samples, and the minimum is returned too. The bound assumes rho >= 3 d.
 
     Args:
-        net: in evaluation mode; what x^i is, `cuts` says.
+        net: in evaluation mode; `cuts` defines x^i.
         batches: (images, labels); the labels are ignored.
-        strength: ||eta|| / ||x^i||, exactly, for every sample. eta is Gaussian, in place of the noise that changed
-            weights of earlier layers cause; the seed is its.
+        strength: ||eta|| / ||x^i||, exactly, for every sample. eta is Gaussian; it stands for the noise caused by changed weights
+            of earlier layers.
+        seed: seed of eta.
 
-    Special values: infinity where the error is 0, as that of linearisation where a later signal is constant. Linear
-    maps, and noise that switches no ReLU, are infinite up to rounding: 1e6 times the strength in float32.
+    Special values: infinity if the error is 0, such as that of linearisation if a later signal is constant. For linear maps, and
+    noise that switches no ReLU, rho is infinite up to rounding: 1e6 times the strength in float32.
 
     Cost: about 2.5 d forward passes.
     """

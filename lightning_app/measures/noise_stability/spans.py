@@ -1,6 +1,6 @@
-"""What goes into the blocks of a net and what comes out, in one forward pass, and the Jacobians of spans of blocks there.
+"""Inputs and outputs of the blocks of a net in one forward pass, and the Jacobians of spans of blocks there.
 
-By hand where the blocks say what they are made of, else differentiated.
+Jacobians are computed by hand if the blocks describe their parts, else by differentiation.
 """
 
 from collections.abc import Sequence
@@ -53,14 +53,17 @@ def calls_of(net: nn.Module, spans: Sequence[Span], images: Tensor, bn_mode: BnM
             given = ", ".join(type(each).__name__ for each in args)
             given = str(args[0].dtype) if len(args) == 1 and isinstance(args[0], Tensor) else given
             raise UserError(
-                "an interlayer cushion needs a block that the net calls once, with one tensor of real numbers; "
+                "an interlayer cushion needs a block that the net calls once, with one tensor of real numbers, but "
                 f"{names[module]} is called {'twice' if module in came else f'with ({given})'}: leave it out."
             )
         came[module] = args[0].clone(), channels.positions(args[0])  # what follows may work in place
 
     def leave(module: nn.Module, _: tuple, y: Tensor) -> None:
         if not isinstance(y, Tensor):
-            raise UserError(f"{names[module]} returns a {type(y).__name__}, a Jacobian needs one tensor: leave it out.")
+            raise UserError(
+                f"an interlayer cushion needs a block that returns one tensor, but {names[module]} returns a "
+                f"{type(y).__name__}: leave it out."
+            )
         calls[module] = Call(*came[module], (y > 0).to(y.dtype), y[:1].clone(), y[-1:].clone())
 
     def called(layer: nn.Module, _: tuple, out: Any) -> None:
@@ -80,9 +83,10 @@ def calls_of(net: nn.Module, spans: Sequence[Span], images: Tensor, bn_mode: BnM
 def check_rows(
     net: nn.Module, images: Any, bn_mode: BnMode, spans: Sequence[Span], calls: dict[nn.Module, Call]
 ) -> None:
-    """A Jacobian is of a sample, or of each of its rows (frames, windows): rows grow with the samples, and none sees another.
+    """Check that rows can be treated one by one: each is a sample, or one of several rows of a sample (frames, windows).
 
-    The first and the last row are given to each block alone.
+    Their number must be proportional to that of the samples, and no row's output may depend on another row: the first and the
+    last row are passed through each block alone.
     """
     few = images[:1] if len(images) > 1 else images[[0, 0]]
     try:
@@ -94,33 +98,34 @@ def check_rows(
             call = calls[module]
             if module in others and len(call.x) * len(few) != len(others[module].x) * len(images):
                 raise UserError(
-                    f"an interlayer cushion is of each sample, and {span.name} is given {len(call.x)} rows for {len(images)} "
-                    f"samples and {len(others[module].x)} for {len(few)}, as with time first: name other blocks, or set "
+                    f"an interlayer cushion is defined per sample, but {span.name} gets {len(call.x)} rows for {len(images)} "
+                    f"samples and {len(others[module].x)} for {len(few)}, as if time came first: name other blocks, or set "
                     "batch_first."
                 )
             with uncompiled(net), normalising(bn_mode, *span.modules):
                 alone = module(call.x[:1].clone()), module(call.x[-1:].clone())  # it may work in place
             if not all(map(_alike, alone, (call.first, call.last))):
                 raise UserError(
-                    f"an interlayer cushion is of each sample, and what {span.name} makes of one depends on the others that it "
-                    "is given, as with time first: name other blocks, or set batch_first."
+                    f"an interlayer cushion is defined per sample, but the output of {span.name} for a sample depends on the "
+                    "other samples, as if time came first: name other blocks, or set batch_first."
                 )
 
 
 def check_description(span: Span, calls: Sequence[Call], bn_mode: BnMode) -> None:
-    """On one sample: blocks of a span follow one another, and compute what their parts do."""
+    """Check on one sample that the blocks of a span follow one another, and that their `block_parts` describe them."""
     for one, other in pairwise(calls):
         if not _alike(one.first, other.x[:1]):
             raise UserError(
-                f"something lies between the blocks of {span.name}, so that they do not form a span: name the blocks one by one."
+                f"the net does something between the blocks of {span.name}, so they do not form a span: name the blocks one by "
+                "one."
             )
     for parts, call in zip(span.parts or (), calls):
         with normalising(bn_mode, *span.modules):
             y = parts(call.x[:1])
         if not _alike(y, call.first):
             raise UserError(
-                f"a block of {span.name} is not what its block_parts() says: from these its output would differ. Correct "
-                "that method, or remove it: the block is then differentiated."
+                f"block_parts() of a block in {span.name} does not describe the block: the parts give another output. Correct "
+                "that method, or remove it (the block is then differentiated)."
             )
 
 
@@ -164,7 +169,7 @@ class ChainJacobian:
 def span_jacobian(
     span: Span, calls: Sequence[Call], bn_mode: BnMode, before_relu: bool
 ) -> ChainJacobian | DifferentiatedJacobian:
-    """By hand where the blocks say what they are made of, else by differentiation."""
+    """By hand if the blocks describe their parts, else by differentiation."""
     if span.parts is None or not all(is_ordinary(conv) for parts in span.parts for conv, _ in parts.stages):
         return _differentiated(span, calls[0].x, bn_mode, before_relu)
     blocks = []

@@ -1,17 +1,17 @@
 """What drives the scales of a net up or down: Theorems 3 and 4 of Littwin & Wolf (2016), section 4.2.
 
-Both theorems ask what a small step of the weights alone, ``w - mu g`` with g the gradient of the loss L in w, does to the
-push that gradient descent exerts on a scale. With the statistics of normalisation frozen, lambda_l the factors of a
-normalisation layer and ``C = ||w|| / sqrt(Lambda)`` for Lambda weights:
+Both theorems are about the push that gradient descent exerts on a scale: how does it change after a small step of the weights
+alone, ``w - mu g``, with g the gradient of the loss L with respect to w? The statistics of normalisation are held fixed, lambda_l
+are the factors of a normalisation layer, and ``C = ||w|| / sqrt(Lambda)`` for Lambda weights:
 
     the push of |lambda_l| is -sum_d sign(lambda_d) dL/dlambda_d; per mu it changes by 1/2 sum_d sign(lambda_d) d||g||^2/dlambda_d
     the push of C is -dL/dC = -g.w / C; per mu it changes by (g.Hw + ||g||^2) / C - (g.w)^2 / (C ||w||^2)
 
-The paper assumes that the push is 0, so that its change decides; away from stationary points the push itself usually
-does. Both are measured, for any loss that is differentiable twice. In the paper's model (linear loss, frozen gates, one
-skip, paths of lengths m and p) the changes are its right-hand sides: ``||g_m + g_p||^2 / |lambda_l|`` for a layer that is not
-skipped, ``(||g_p||^2 + g_p.g_m) / |lambda_l|`` for a skipped one, and at ``g.w = 0``
-``(m ||g_m||^2 + p ||g_p||^2 + (m + p) g_p.g_m) / C``.
+The paper assumes that the push is 0, so that its change decides the direction; away from stationary points the push itself
+usually decides. Both are measured, for any loss that can be differentiated twice. In the paper's model (linear loss, frozen
+gates, one skip, paths of lengths m and p) the changes are its right-hand sides: ``||g_m + g_p||^2 / |lambda_l|`` for a layer
+that is not skipped, ``(||g_p||^2 + g_p.g_m) / |lambda_l|`` for a skipped one, and at ``g.w = 0`` ``(m ||g_m||^2 + p ||g_p||^2 +
+(m + p) g_p.g_m) / C``.
 
 Here w are the weights of the net's layers: neither lambda, nor biases, which the model does not have.
 """
@@ -35,7 +35,7 @@ SCALE = "scale"  # the name of C among the forces
 
 @dataclass(frozen=True)
 class Force:
-    """A scale and what pushes it, per unit of learning rate; positive is up."""
+    """A scale and the forces on it, per unit of learning rate; positive means upwards."""
 
     size: float  # sum_d |lambda_d|, or C
     first_order: float  # the push at these weights
@@ -44,10 +44,10 @@ class Force:
 
 @dataclass(frozen=True)
 class ScaleChange:
-    """What became of a scale since the last measurement, and whether that one's forces said so."""
+    """The change of a scale since the last measurement, and whether the forces measured then had its sign."""
 
     observed: float  # change of the scale
-    agrees: float  # 1 where second_order had the sign of this change, 0 where not, NaN where either was 0
+    agrees: float  # 1 if second_order had the sign of this change, 0 if not, NaN if either was 0
     agrees_first: float  # the same of first_order
 
 
@@ -60,17 +60,17 @@ def driving_force(
     double: bool = False,
     memory: int = MEMORY,
 ) -> dict[str, Force]:
-    """The forces on every trained lambda, by the normalisation's name, and under "scale" on C.
+    """The forces on every trained lambda, by the normalisation's name, and on C, under "scale".
 
-    w are the trained parameters among the weights of the net's layers, so none that are computed from others; L is the mean
-    loss over all batches. Other arguments are those of a `Hessian`.
-    Entries of lambda that are 0 count nothing: |lambda| has no derivative there.
+    w are those weights of the net's layers that are trained parameters, not weights computed from others; L is the mean loss over
+    all batches. Other arguments are those of a `Hessian`. Entries of lambda that are 0 are ignored, since |lambda| has no
+    derivative there.
 
-    Cost: one gradient with its graph and one Hessian product, about 4 gradients of the samples; the gradient once more
-    for samples whose graphs do not fit into ``memory``.
+    Cost: one gradient with its graph and one Hessian product, about 4 gradients of the samples; one more gradient for samples
+    whose graphs do not fit into ``memory``.
 
     Raises:
-        UserError: if no layer has trained weights, and what `Hessian` raises.
+        UserError: if no layer has trained weights, and as `Hessian`.
 
     >>> net = nn.Linear(1, 1, bias=False)  # L = w x, C = |w|: dL/dC = x whatever w is
     >>> _ = net.weight.data.fill_(2.0)
@@ -85,7 +85,7 @@ def driving_force(
     weights = [name for name in dict.fromkeys(names) if name in trained]  # layers may share one
     lambdas = {norm: f"{norm.path}.weight" for norm in norms if f"{norm.path}.weight" in trained}
     if not weights:
-        raise UserError(f"a driving force needs layers with trained weights, this {type(net).__name__} has none.")
+        raise UserError(f"a driving force needs layers with trained weights, but this {type(net).__name__} has none.")
     risk = Hessian(net, batches, loss, [*weights, *lambdas.values()], double, memory)
     pull = risk.gradient()  # of w, then of lambda
     count = sum(risk.parameters[name].numel() for name in weights)
@@ -105,7 +105,7 @@ def driving_force(
 
 
 def scale_change(before: Force, now: Force) -> ScaleChange:
-    """Whether an earlier measurement's forces had the sign of what became of the scale.
+    """Whether the forces of an earlier measurement had the sign of the scale's change since then.
 
     >>> scale_change(Force(1.0, -0.5, 0.1), Force(1.5, 0.0, 0.0))
     ScaleChange(observed=0.5, agrees=1.0, agrees_first=0.0)

@@ -1,19 +1,19 @@
-"""Effective depth: how much of what a net computes, and of what it learns, goes along paths of each length.
+"""Effective depth: how much the paths of each length contribute to a net's outputs and to its gradient.
 
-A residual net is the sum over its paths (see `unravel`). Its paths of length r carry f_r to the outputs, and
-sum_r f_r + b = f with the readout's bias b; and g_r to the gradient of the loss. Littwin & Wolf (2016) describe f_r by weights
-eps_r of a spin glass; here it is measured, gate by gate.
+A residual net is the sum over its paths (see `unravel`). Its paths of length r contribute f_r to the outputs, where
+sum_r f_r + b = f with the readout's bias b, and g_r to the gradient of the loss. Littwin & Wolf (2016) model f_r by weights eps_r
+of a spin glass; here it is measured, gate by gate.
 
-The parts g_r, with that of b, add up to the gradient with frozen gates. In nets of ReLUs, leaky ReLUs, BatchNorms and max
-pools this is the gradient. Gates of other functions change nearby, and the rest of the gradient runs through them:
-g = sum_r g_r + g_b + g_gates, and d_grad says nothing of g_gates.
+The parts g_r and the part of b add up to the gradient with gates held fixed. In nets of ReLUs, leaky ReLUs, BatchNorms and max
+pools this is the gradient. Gates of other functions change continuously, and the rest of the gradient goes through them:
+g = sum_r g_r + g_b + g_gates. d_grad does not include g_gates.
 
-Conventions. Expectations are over samples, of tokens over those whose label counts. The length of a path is the number of
-weight layers it passes, but for the readout, a layer whose output is the net's output: so a net of p layers before its readout
-has lengths 1 to p, and a skipped layer is one that a path may avoid. Gates, statistics of normalisation and attention patterns
-are those of the sample. Constants start paths of their own, of length 1 where they come in; what starts at the inputs is also
-reported alone. Outputs are centred over the classes, as the softmax is blind to what they have in common. A net in half
-precision is resolved in float32.
+Conventions. Expectations are over samples; for tokens, over those whose label counts. The length of a path is the number of
+weight layers that it passes, without the readout, a layer whose output is the net's output. So a net of p layers before its
+readout has lengths 1 to p, and a skipped layer is one that a path may avoid. Gates, statistics of normalisation and attention
+patterns are those of the sample. Constants start paths of their own, with length 1 where they enter; the paths from the inputs
+are also reported alone. Outputs are centred over the classes, since the softmax ignores a common shift. A net in half precision
+is resolved in float32.
 """
 
 import math
@@ -44,7 +44,7 @@ TOLERANCE = 1e-3  # of the largest output, in any precision: what was left out s
 
 
 class NoBranches(UserError):
-    """All paths have the same length."""
+    """All paths have the same length, as in a net without skip connections."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,31 +55,31 @@ class PathOutputs:
     outputs: Tensor  # (R, B, C), (R, B, T, C) of T tokens: f_r, of all paths of a length
     from_input: Tensor  # the same of those that start at the input; the others start at a constant
     constant: Tensor  # (B, C) or (B, T, C): the readout's bias
-    input_lengths: tuple[int, ...]  # that paths from the input have
-    gated: bool  # by a gate that changes nearby, so that a part of the gradient belongs to no path
+    input_lengths: tuple[int, ...]  # lengths of the paths from the input
+    gated: bool  # whether a gate changes continuously, so that a part of the gradient belongs to no path
 
 
 @dataclass(frozen=True, eq=False)
 class PathGradients:
-    """In all trainable parameters, flattened in their order.
+    """Gradients with respect to all trainable parameters, flattened in their order.
 
-    ``gradients.sum(0) + constant`` is the gradient of the loss with frozen gates; with ``through_gates`` the gradient.
+    ``gradients.sum(0) + constant`` is the gradient of the loss with gates held fixed; plus ``through_gates``, it is the gradient.
     """
 
     lengths: Tensor  # (R,) int64
     gradients: Tensor  # (R, N): g_r
     constant: Tensor  # (N,): of the readout's bias
-    through_gates: Tensor  # (N,): exactly 0 if no gate changes nearby
+    through_gates: Tensor  # (N,): exactly 0 if no gate changes continuously
 
 
 @torch.no_grad()
 def path_outputs(net: nn.Module, inputs: Tensor | Inputs) -> PathOutputs:
     """The outputs (B, C) for inputs (B, ...), or (B, T, C) for tokens (B, T), resolved by path length.
 
-    Cost: K (p + 1) / 2 forward passes, where K is 2 as constants start paths too.
+    Cost: K (p + 1) / 2 forward passes, where K is 2 because constants start paths too.
 
     Raises:
-        NoPaths: of `unravel`, and for a net whose output has another shape or is not the sum of its paths.
+        NoPaths: as `unravel`, and for a net whose output has another shape or is not the sum of its paths.
 
     >>> net = nn.Linear(1, 1, bias=False)  # a readout alone: its inputs are paths of length 0
     >>> _ = nn.init.constant_(net.weight, 3.0)
@@ -93,8 +93,8 @@ def path_outputs(net: nn.Module, inputs: Tensor | Inputs) -> PathOutputs:
     of_tokens = not first.is_floating_point() and out.ndim == 3 and out.shape[:2] == first.shape
     if out.ndim != 2 and not of_tokens:
         raise NoPaths(
-            "paths lead to outputs of shape (samples, classes), or (samples, tokens, classes) in a net of tokens; this net's "
-            f"are {tuple(out.shape)}."
+            "path lengths need outputs of shape (samples, classes), or (samples, tokens, classes) for tokens, but this "
+            f"net's are {tuple(out.shape)}."
         )
     parts = cast(ByLength, out.output_parts)
     found, nothing = dict(zip(parts.kinds, parts.stack)), torch.zeros_like(parts.stack[0])
@@ -110,14 +110,14 @@ def path_outputs(net: nn.Module, inputs: Tensor | Inputs) -> PathOutputs:
     expected = net(inputs)
     if expected.isfinite().all() and not nearly_same(resolved.outputs.sum(0) + constant, expected, TOLERANCE):
         raise NoPaths(
-            "what the net's paths carry does not add up to its outputs: it changes a tensor through a view of it, or depends on "
-            "something else than its inputs, and cannot be resolved by path length."
+            "this net cannot be resolved by path length, because its paths do not add up to its outputs: it changes a "
+            "tensor through a view of it, or depends on something other than its inputs."
         )
     return resolved
 
 
 def _in_full(net: nn.Module, inputs: Any) -> tuple[nn.Module, Any]:
-    """A copy on the same parameters; of a net in half precision one in float32, in which parts add up."""
+    """A copy with the same parameters; for a net in half precision, a copy in float32, where parts add up."""
     check_evaluating(net, "a resolution by path length")
     net, (inputs,) = in_float32(net, [inputs])
     copied = shared_copy(net)
@@ -134,15 +134,15 @@ def path_gradients(
 ) -> PathGradients:
     """The gradient of a batch's loss, resolved by path length: g_r = grad <delta, f_r>, delta = dL/df and gates held fixed.
 
-    It is that in the parameters of these names; None for all trainable ones. Every g_r is the Fourier transform of gradients
-    at roots of unity: where two parts cancel, or one is much smaller than the largest, its relative error is that much
-    larger than the precision's.
+    It is taken with respect to the parameters ``names``; None for all trainable ones. The g_r are the Fourier transform of
+    gradients at roots of unity. So if two parts cancel, or one is much smaller than the largest, its relative error exceeds the
+    rounding of the precision by that factor.
 
-    Cost: 2 (p + 1) gradients of the batch, and memory for as many; one more if gates change nearby.
+    Cost: 2 (p + 1) gradients of the batch, and memory for as many; one more if gates change continuously.
 
     Raises:
-        UserError: as `path_outputs`, for a loss that is no number for each batch, and where no parameter of these names
-            is trained.
+        UserError: as `path_outputs`; for a loss that is not one number for a batch; and if ``names`` include no trained
+            parameter, or a name that is not one.
     """
     net, inputs = _in_full(net, inputs)
     weights = _asked(net, names)
@@ -168,13 +168,14 @@ def _asked(net: nn.Module, names: Collection[str] | None) -> list[nn.Parameter]:
     trained = trained_weights(net)
     if wrong := [name for name in names or () if name not in trained]:
         raise UserError(
-            f"path gradients are in trained parameters, and '{wrong[0]}' is none of this {type(net).__name__}."
+            f"path gradients need names of trained parameters, but '{wrong[0]}' is not a trained parameter of this "
+            f"{type(net).__name__}."
         )
     weights = [weight for name, weight in trained.items() if names is None or name in names]
     if not weights:
         raise UserError(
-            f"path gradients are in trained parameters, and none of this {type(net).__name__} is asked for: it is "
-            "frozen, has no parameters, or the names are empty. Use path_outputs."
+            f"path gradients need a trained parameter, but this {type(net).__name__} is frozen, has no parameters, or names "
+            "is empty: use path_outputs."
         )
     return weights
 
@@ -219,10 +220,10 @@ def _delta(net: nn.Module, inputs: Tensor | Inputs, labels: Tensor, loss: Loss) 
 
 @dataclass(frozen=True, eq=False)
 class EffectiveDepth:
-    """Averages of path length over samples, in weight layers. Their conventions differ, and so do their values."""
+    """Mean path lengths, in weight layers. They are weighted differently, so their values differ."""
 
     effective: float  # d_eff = sum_r r E|f_r|^2 / sum_r E|f_r|^2: in [shortest, longest]
-    coherent: float  # d_coh = sum_r r E<f_r, f> / E|f|^2, f = sum f_r: any number, as parts that cancel count negative
+    coherent: float  # d_coh = sum_r r E<f_r, f> / E|f|^2, f = sum f_r: any number, as cancelling parts count negatively
     gradient: float  # d_grad = sum_r r |g_r|^2 / sum_r |g_r|^2: in [shortest, longest]; NaN if nothing is trained
     gate_share: float  # |g_gates|^2 / (|g_gates|^2 + |g - g_gates|^2): in [0, 1]; exactly 0 with ReLUs and BatchNorms
     longest: int  # p
@@ -242,17 +243,17 @@ def effective_depth(
     gradient_samples: int | None = None,
     at_once: int | None = None,
 ) -> EffectiveDepth:
-    """How deep a residual net in evaluation mode is, by its outputs and its gradients on samples.
+    """Effective depth of a residual net in evaluation mode, from its outputs and gradients on samples.
 
     Args:
-        batches: (inputs, labels), in any batch size and, of tokens, of any lengths: expectations and gradients are over all of
+        batches: (inputs, labels), of any batch size and, for tokens, of any lengths. Expectations and gradients are over all of
             them together.
         loss: (outputs, labels) -> mean over a batch.
-        gradient_samples: only so many, the first ones, for d_grad; None for all.
-        at_once: samples whose parts may be in memory together; None for as many as are fastest.
+        gradient_samples: number of samples for d_grad, the first ones; None for all.
+        at_once: number of samples whose parts may be in memory together; None for the fastest choice.
 
     Raises:
-        NoBranches: if all paths from the input have one length.
+        NoBranches: if all paths from the input have the same length.
         UserError: as `path_outputs`, and for no samples.
     """
     pairs = [(inputs, labels) for inputs, labels in batches if len(inputs)]
@@ -288,12 +289,12 @@ def _lengths(net: nn.Module, pairs: Sequence[Batch]) -> Tensor:
     first, *others = (path_outputs(net, inputs[:1]) for inputs, _ in pairs)
     if len(first.input_lengths) < 2:
         raise NoBranches(
-            f"effective depth needs a net with residual branches, around which an identity leads; in this one every path "
-            f"from the input passes {plural(first.input_lengths[0], 'weight layer')}: measure a residual net."
+            "effective depth needs a net with skip connections, but in this one every path from the input passes "
+            f"{plural(first.input_lengths[0], 'weight layer')}: measure a residual net."
         )
     if any(other.lengths.tolist() != first.lengths.tolist() for other in others):
         raise NoPaths(
-            "a net is resolved into paths if their lengths do not depend on that of a sequence, in this one they do: measure "
+            "this net cannot be resolved by path length, because its lengths depend on that of the sequence: measure "
             "sequences of one length."
         )
     return first.lengths
@@ -333,7 +334,7 @@ def _gradient_squares(
     chunk = min(GRADIENT_CHUNK, at_once)
     if not (of_all := sum(counted(labels, loss) for _, labels in pairs)):
         raise UserError(
-            "path gradients need a label that counts, but all of these are ignored: give other probe samples."
+            "path gradients need a label that counts, but all labels are ignored: choose other probe samples."
         )
     squares, through, frozen = torch.zeros(len(lengths), dtype=torch.float64), 0.0, 0.0
     for names in _groups(net, int(lengths[-1]), MEMORY * chunk // GRADIENT_CHUNK):

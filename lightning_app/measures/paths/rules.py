@@ -1,6 +1,6 @@
 """What becomes of the parts of a signal in each function of torch: a rule returns the parts of what the function returns.
 
-`unravel` says by which principles. Every rule is given the function, its value for the sum, and its arguments; coefficients
+`unravel` explains the principles. Every rule is given the function, its value for the sum, and its arguments; coefficients
 that depend on the sum are held as they are (`Parts.frozen`). The parts of a value always add up to it.
 """
 
@@ -26,7 +26,7 @@ from lightning_app.measures.paths.unravel import (
     unravelled,
 )
 
-IN_TRAINING = "a net is resolved into paths in evaluation mode, this one drops units at random: call net.eval()."
+IN_TRAINING = "path lengths need the net in evaluation mode, but this one drops units at random: call net.eval()."
 
 
 @rule(
@@ -79,7 +79,7 @@ def _batch_norm(
     """lambda (x - mean) / sqrt(var + eps) + bias: a scale, and a constant that starts a path."""
     if training or mean is None or var is None:
         raise NoPaths(
-            "a net is resolved into paths with its normalisation's statistics frozen, but a BatchNorm of this net has no "
+            "path lengths need fixed statistics of normalisation, but a BatchNorm of this net has no "
             "running statistics or is in training mode: give it track_running_stats=True and call net.eval()."
         )
     scale = (var + eps).rsqrt() if weight is None else weight * (var + eps).rsqrt()
@@ -202,14 +202,13 @@ def _gates(func: Any, total: Tensor, x: Any, *args: Any, **kwargs: Any) -> tuple
     """(phi(x) - phi(0)) / x, at x = 0 the slope there; and phi(0), ()."""
     if any(isinstance(each, Tensor) and each.ndim for each in (*args, *kwargs.values())):
         raise CarriesNoPath(
-            f"a net is resolved into paths if its activations are one function of all, not {func.__name__} of each."
+            f"no path leads through {func.__name__} with a tensor as its parameter: use one function for all units, or "
+            f"{LEAVE}"
         )
     x = plain(x)
     slope, at_0 = torch.func.grad_and_value(lambda zero: func(zero, *args, **kwargs))(x.new_zeros(()))
     if not (slope + at_0).isfinite():
-        raise CarriesNoPath(
-            f"a net is resolved into paths if its activations have a slope at 0, this one's {func.__name__} has none."
-        )
+        raise CarriesNoPath(f"no path leads through the activation {func.__name__}, which has no slope at 0: {LEAVE}")
     return torch.where(x == 0, slope, (total - at_0) / torch.where(x == 0, 1, x)), at_0
 
 
@@ -351,7 +350,8 @@ def _einsum(func: Any, total: Tensor, equation: str, *operands: Any) -> Any:
         return operands[0].parts.mapped(lambda part: torch.einsum(equation, part))
     if len(operands) > 2:
         raise CarriesNoPath(
-            f"a net is resolved into paths if its products are of two tensors, this einsum is '{equation}'."
+            f"no path leads through the einsum '{equation}', a product of more than two tensors: use products of two, or "
+            f"{LEAVE}"
         )
     return _multiplied(lambda x, y: torch.einsum(equation, x, y), total, *operands)
 
@@ -384,7 +384,7 @@ def _divided(func: Any, total: Tensor, x: Any, other: Any, *, rounding_mode: str
     """Any divisor is a gate."""
     if rounding_mode or not isinstance(x, Unravelled):
         raise CarriesNoPath(
-            f"a net is resolved into paths if its signals are not rounded or divisors; this one calls {func.__name__}."
+            f"no path leads through {func.__name__} if it rounds, or if only the divisor depends on the inputs: {LEAVE}"
         )
     if isinstance(other, Unravelled):
         return x.parts.frozen(lambda part: part / plain(other))
@@ -423,9 +423,7 @@ def _multi_head_attention(func: Any, total: Any, *given: Any, training: bool = T
     if training and dropout_p:
         raise NoPaths(IN_TRAINING)
     if options.get("static_k") is not None or options.get("static_v") is not None:
-        raise NoPaths(
-            "a net is resolved into paths if attention makes its own keys and values, this one is given static ones."
-        )
+        raise NoPaths(f"no path leads through attention with given keys or values (static_k, static_v): {LEAVE}")
     asked = {**options, "need_weights": True, "average_attn_weights": False}
     _, pattern = on_sum(func, *given, training=False, **asked)  # (B, heads, L, S)
     weight = options["v_proj_weight"] if in_weight is None else in_weight[-size:]
@@ -452,7 +450,7 @@ def _cat(func: Any, total: Tensor, tensors: Sequence[Any], dim: int = 0) -> Part
 @rule(F.pad)
 def _pad(func: Any, total: Tensor, x: Any, pad: Any, mode: str = "constant", value: float | None = None) -> Parts:
     if mode == "constant" and value:
-        raise NoPaths(f"a net is resolved into paths if it pads with zeros, this one pads with {value}.")
+        raise NoPaths(f"no path leads through padding with {value}: pad with zeros, or {LEAVE}")
     return _linear(func, total, x, pad, mode, value)
 
 

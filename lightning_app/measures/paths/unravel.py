@@ -1,29 +1,29 @@
-"""A net as the sum over its paths: any forward pass, carried out on the parts that its tensors are sums of.
+"""A net as the sum over its paths: any forward pass, carried out on parts whose sum is the net's tensors.
 
-Where a net adds an identity to a branch, what comes out is a sum over paths, one for each choice of branch or identity at
-each addition (Veit et al. 2016; Littwin & Wolf 2016, Eq. 9): exponentially many, but of as many *lengths* as layers, and what
-the paths of one length carry together can be followed through the net. At one sample, all that a net does is made linear:
-each tensor of the forward pass goes with a stack of parts, and every function is applied to the sum, which decides about
-gates, and as a linear map to the parts.
+If a net adds identities to branches, its output is a sum over paths, one for each choice of branch or identity at each addition
+(Veit et al. 2016; Littwin & Wolf 2016, Eq. 9). There are exponentially many paths, but only as many *lengths* as layers, and
+the sum over all paths of one length can be followed through the net. At a given sample the net is made linear: each tensor of
+the forward pass has a stack of parts. Every function is applied to the sum of the parts, which determines the gates, and as a
+linear map to each part.
 
-*Gates are those of the sum, frozen.* An activation is x times the gate phi(x) / x, a normalisation keeps its variances,
-attention its pattern: values carry the path, queries and keys make gates. Of the product of two signals, the one that
-passed the later of these is the gate: a weight layer, another linear function, an activation, a function with values from 0
-to 1 or one that carries no path at all (softmax, a norm, a reciprocal). So squeeze-and-excitation scales are gates, and so is
-the factor with the activation in a gated unit. If both are alike, as in a bilinear layer, there is no rule and no path.
-A gate of ReLU, leaky ReLU, BatchNorm or max pooling does not change nearby: there the gradient of what the
-paths carry is the gradient. Other gates do, and the gradient that runs through them belongs to no path.
+*Gates are those of the sum, held fixed.* An activation is x times the gate phi(x) / x, a normalisation keeps its variances,
+attention its pattern: paths go through values, while queries and keys make gates. In a product of two signals, the gate is the
+one whose last function comes later in this list: a weight layer, another linear function, an activation, a function with values
+from 0 to 1 or one that carries no path at all (softmax, a norm, a reciprocal). So squeeze-and-excitation scales are gates, and
+so is the factor with the activation in a gated unit. If both are of the same kind, as in a bilinear layer, there is no rule and
+no path. A gate of ReLU, leaky ReLU, BatchNorm or max pooling is constant near the sample: there the gradient of the paths is
+the gradient. Other gates change, and the gradient that goes through them belongs to no path.
 
 *Length* counts weight layers: convolutions, linear maps, embeddings, and matrix products with a tensor that does not depend
-on the inputs. Query and key maps are in gates; a path through attention passes two, the value map and that of the output.
-Paths start at the inputs (of tokens, or whole numbers made of them: at their embeddings, which are one layer long, and where
-they become real numbers), and at constants: a layer's bias, the shift of a normalisation, positions, a class token, phi(0). Those
-have length 1 where they come in.
+on the inputs. Query and key maps are parts of gates; a path through attention passes two layers, the value map and the output
+map. Paths start at the inputs (of tokens, or whole numbers made of them: at their embeddings, which are one layer long, and
+where they become real numbers), and at constants: a layer's bias, the shift of a normalisation, positions, a class token,
+phi(0). Those have length 1 where they come in.
 
 *Parts* are kept in two ways. `ByLength` keeps one part for each length, and a layer makes them all longer by one. `AtRootOfUnity`
 keeps the one number sum_r t^r f_r at a complex t with |t| = 1, and a layer multiplies by t: all lengths are the Fourier transform
-of this over the roots of unity, at a cost that does not grow with their number. The first resolves outputs, the second gradients,
-and each is the other's witness.
+of this over the roots of unity, at a cost that does not grow with their number. The first is used for outputs, the second for
+gradients, and each checks the other.
 """
 
 import inspect
@@ -43,23 +43,23 @@ from lightning_app.common.calls import Inputs, call, takes
 from lightning_app.common.errors import UserError
 from lightning_app.common.isolation import tensors_in
 
-LEAVE = "leave it out of EffectiveDepth."
+LEAVE = "leave EffectiveDepth out of trainer.callbacks."
 WRITTEN = (
-    "a net is resolved into paths if it adds and concatenates signals, this one writes them into a part of a tensor or "
-    f"into one that was there before: use sums and torch.cat, or {LEAVE}"
+    "this net cannot be resolved by path length, because it writes signals into a part of a tensor or into an "
+    f"existing tensor: use sums and torch.cat, or {LEAVE}"
 )
 TWO_SIGNALS = (
-    "a net is resolved into paths if of two signals that it multiplies one is a gate, which passed an activation, a sigmoid "
-    f"or a softmax that the other did not; this one multiplies two signals of the same kind: {LEAVE}"
+    "this net cannot be resolved by path length, because it multiplies two signals of the same kind. One of them "
+    f"must be a gate, which passed an activation, a sigmoid or a softmax that the other did not: otherwise {LEAVE}"
 )
-TOKENS = f"paths start where tokens become real numbers, in this net only whole numbers come of them: {LEAVE}"
+TOKENS = f"no path starts, because this net makes only whole numbers of its tokens, and never real ones: {LEAVE}"
 
 
 Linear = Callable[..., Tensor]
 
 
 class NoPaths(UserError):
-    """The net cannot be carried out on parts of its tensors."""
+    """The net cannot be resolved into paths."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,18 +71,18 @@ class Parts(ABC):
 
     @abstractmethod
     def started(self, tensor: Tensor) -> Self:
-        """Parts of this kind for a tensor from which paths start."""
+        """Parts of this kind for a tensor at which paths start."""
 
     def mapped(self, linear: Linear) -> Self:
-        """A linear function of each."""
+        """A linear function of each part."""
         return replace(self, stack=torch.vmap(linear)(self.stack))
 
     def split(self, linear: Callable[..., Sequence[Tensor]]) -> list[Self]:
-        """A linear function of each that has several results."""
+        """A linear function, with several results, of each part."""
         return [replace(self, stack=stack) for stack in torch.vmap(lambda part: tuple(linear(part)))(self.stack)]
 
     def frozen(self, linear: Linear) -> Self:
-        """A linear function of each, whose coefficients depend on the net's input and are held as they are."""
+        """A linear function of each part, whose coefficients depend on the net's input and are held fixed."""
         return replace(self.mapped(linear), gated=True)
 
     def joined(self, others: Sequence[Self], linear: Linear) -> Self:
@@ -97,7 +97,7 @@ class Parts(ABC):
 
     @abstractmethod
     def lengthened(self, by: int) -> Self:
-        """Behind so many more weight layers; -1: as if the last one did not count."""
+        """Parts of paths that are longer by this number of weight layers; -1: as if the last one did not count."""
 
     @abstractmethod
     def with_constant(self, constant: Tensor) -> Self:
@@ -244,16 +244,17 @@ NEW |= {torch.zeros_like, torch.ones_like, torch.empty_like, torch.full_like, to
 
 
 def unravel(net: nn.Module, inputs: Tensor | Inputs, parts: Parts) -> Unravelled:
-    """The output of a net in evaluation mode for inputs (B, ...), with the ordinary forward pass's gates.
+    """The output of a net in evaluation mode for inputs (B, ...), with its parts and the gates of the ordinary forward pass.
 
-    Of several inputs paths start at the first and at all of real numbers. Whole numbers beside it are constants: masks, segments,
-    positions. A first one of whole numbers holds tokens: paths start where they are embedded.
+    If there are several inputs, paths start at the first one and at all that have real numbers; other inputs of whole numbers are
+    constants, such as masks, segments and positions. If the first one has whole numbers, these are tokens, and paths start where
+    they are embedded.
 
     Args:
-        parts: of the kind that is wanted; nothing else of them is used.
+        parts: only their kind is used.
 
     Raises:
-        NoPaths: if no path leads to the output; the function that is in the way is named.
+        NoPaths: if no path leads to the output, with the name of the function that prevents it.
     """
     several = inputs if isinstance(inputs, Inputs) else Inputs([inputs])
     if not takes(net, "decoder_input_ids"):  # which encoder-decoders make of the labels
@@ -267,7 +268,7 @@ def unravel(net: nn.Module, inputs: Tensor | Inputs, parts: Parts) -> Unravelled
 
     out = call(net, several.each(with_parts))
     if not isinstance(out, Unravelled):
-        raise NoPaths("paths lead from the inputs to the outputs, but this net's outputs do not depend on its inputs.")
+        raise NoPaths("no path leads from the inputs to the outputs: this net's outputs do not depend on its inputs.")
     if out.why:
         raise NoPaths(out.why)
     return out
@@ -318,17 +319,15 @@ def _resolved(func: Callable, total: Any, args: tuple, kwargs: dict, signals: Se
     try:
         if found is None or not (found.several or (len(signals) == 1 and isinstance(args[0], Unravelled))):
             raise CarriesNoPath(
-                "a net is resolved into paths if its signals go through linear maps, activations, normalisations, attention "
-                f"and pools, or else make gates; this one calls {_name(func)}: {LEAVE}"
+                f"no path leads through {_name(func)}, only through linear maps, activations, normalisations, attention and "
+                f"pools. What passes another function can only be a gate: {LEAVE}"
             )
         # What carries no path stays the gate that it was.
         resets = found.resets and not all(signal.why for signal in signals)
         last = found.floor if resets else max(found.floor, min(signal.last for signal in signals))
         parts = found.parts(func, total, *args, **kwargs)
     except (AttributeError, KeyError, TypeError) as error:  # a way to call it that its rule does not know
-        raise NoPaths(
-            f"a net is resolved into paths, but not by {_name(func)} in this form ({error}): {LEAVE}"
-        ) from error
+        raise NoPaths(f"no path leads through {_name(func)} in this form ({error}): {LEAVE}") from error
     except CarriesNoPath as refusal:
         like, why, last = signals[0].like, refusal.why, last if refusal.last is None else refusal.last
         return _each(total, lambda part: unravelled(part, like, last, why) if _is_signal(part) else part)

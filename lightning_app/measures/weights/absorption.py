@@ -1,13 +1,13 @@
 """Normalisation absorbed into the layer before it, and the norms of what results: Fig. 2 of Littwin & Wolf (2016).
 
 In evaluation mode a BatchNorm is an affine map of each channel. Behind a convolution or a linear map it can be merged
-into that layer's weights, ``w' = s w`` and ``b' = beta + (b - mean) s`` with ``s = lambda / sqrt(var + eps)``, as the
-paper does with e-lab's BN-absorber: the scale that a layer really has is then the norm of its weights, wherever
-training keeps it.
+into that layer's weights, ``w' = s w`` and ``b' = beta + (b - mean) s`` with ``s = lambda / sqrt(var + eps)``, as the paper does
+with e-lab's BN-absorber. The norm of the merged weights is the layer's effective scale, no matter how training divides it
+between the two.
 
-A LayerNorm, GroupNorm, InstanceNorm or RMSNorm divides by statistics of the sample at hand, which no weights can do: nothing
-before it can absorb it. Its lambda and beta are affine, and a linear map behind it could take them, ``W diag(lambda)`` and
-``b + W beta``; `absorb` leaves them where they are.
+A LayerNorm, GroupNorm, InstanceNorm or RMSNorm divides by statistics of each sample, which weights cannot do, so no layer before
+it can absorb it. Its lambda and beta are affine, and could be merged into a linear map behind it, ``W diag(lambda)`` and
+``b + W beta``; `absorb` does not do that.
 """
 
 from collections.abc import Sequence
@@ -28,8 +28,8 @@ NormName = Literal["frobenius", "rms", "filter"]
 def absorb(net: nn.Module, image: Tensor) -> nn.Module:
     """A copy in evaluation mode, with every normalisation that can be absorbed merged into the layer before it.
 
-    Its output is the net's in evaluation mode up to rounding (1e-12 of its size in float64). An `nn.Identity` stands in
-    each merged normalisation's place; what cannot be merged stays. An image (1, ...) finds the pairs in a forward pass.
+    Its output is that of the net in evaluation mode up to rounding (1e-12 of its size in float64). Each merged normalisation is
+    replaced by an `nn.Identity`; others stay. The pairs are found in a forward pass of ``image``, (1, ...).
     """
     net = own_copy(net).eval()
     for norm in normalisations_of(net, image):
@@ -47,10 +47,10 @@ def absorb(net: nn.Module, image: Tensor) -> nn.Module:
 
 
 def weight_norm(weights: Sequence[Tensor], norm: NormName = "frobenius") -> float:
-    """The size of one or several layers' weights, (D, ...) each with D output channels, taken together.
+    """The norm of the weights of one or several layers together, each (D, ...) with D output channels.
 
-    "frobenius": the root of the sum of squares; "rms": of their mean, which for all layers is C of Eq. 4; "filter": the
-    mean over output channels of their 2-norms.
+    "frobenius": the root of the sum of squares; "rms": the root of their mean, which over all layers is C of Eq. 4; "filter": the
+    mean 2-norm of the output channels.
 
     >>> w = torch.tensor([[3.0, 4.0], [0.0, 0.0]])
     >>> weight_norm([w]), weight_norm([w], "rms"), weight_norm([w], "filter")
@@ -67,10 +67,10 @@ def weight_norm(weights: Sequence[Tensor], norm: NormName = "frobenius") -> floa
 def absorbed_norms(
     layers: Sequence[Layer], norms: Sequence[Normalisation], norm: NormName = "frobenius"
 ) -> dict[str, float]:
-    """Norms of the weights, biases excluded, as they are and with the normalisation that follows absorbed.
+    """Norms of the weights, without biases, as they are and with the following normalisation absorbed.
 
-    ``"layer07/own"``, and ``"layer07/absorbed"`` where that can be; ``"own"`` and ``"absorbed"``: means of these over
-    the `counted_layers` (Fig. 2b); ``"total"``: of all layers' weights together, a shared one once, Fig. 1e.
+    Keys: ``"layer07/own"``, and ``"layer07/absorbed"`` if possible; ``"own"`` and ``"absorbed"``, means of these over the
+    `counted_layers` (Fig. 2b); ``"total"``, the norm of all layers' weights together, with shared weights once (Fig. 1e).
     """
     if not layers:
         return {}

@@ -1,11 +1,11 @@
-"""Where a net keeps its weight, and how far training moves it: Table 3 and Fig. 7 of Yu & Tomasi (2019), SM C.
+"""Which entries hold a net's weight mass, and how far training moves it: Table 3 and Fig. 7 of Yu & Tomasi (2019), SM C.
 
 Plain and residual nets start far apart in parameter space, and mostly at the ID entries: T puts a 1 there. How much of
 the weight mass sits at these few entries, before and after training, shows whether training ever leaves either region.
 
 Conventions, settled by comparing Table 3 at epoch 0 with expectations over seeds: weights of convolutions only, the
-first one included; no biases, no linear layer. Mass is the L1 norm. In a net most of whose layers are no convolutions, such as a
-ViT, all layers count. A weight that several layers share counts once.
+first one included; no biases, no linear layer. Mass is the L1 norm. If fewer than half of a net's layers are convolutions, as in
+a ViT, all layers count. A weight that several layers share counts once.
 
 The paper says that plain nets and the plain equivalents of residual nets "evolve in relatively small neighborhoods of their
 starting points" (section 4.2), and that these are far apart. Both are distances in the space of the plain net's weights:
@@ -33,9 +33,10 @@ EDGES = torch.linspace(-2, 2, 513, dtype=torch.float64)
 
 @dataclass(frozen=True, eq=False)
 class WeightStatistics:
-    """Statistics of one set of weights; masses are L1 norms. Zero for an empty set, where they are sums, else NaN.
+    """Statistics of one set of weights; masses are L1 norms. For an empty set sums are zero, and
+    the rest is NaN.
 
-    One NaN among the weights makes NaN of everything but the counts, the histograms, and the mass of ID entries that are finite.
+    If a weight is NaN, so is everything except counts, histograms, and the mass of ID entries if these are finite.
     """
 
     count: int  # number of weights
@@ -56,13 +57,12 @@ class WeightStatistics:
 def weight_mass(layers: Sequence[Layer], transferred: bool = False) -> dict[str, WeightStatistics]:
     """Weight statistics of a net, in total and layer by layer (Table 3).
 
-    Key "" is the total over the `counted_layers`, then comes one entry a layer, also of those that are not in the total.
-    ``transferred``: of t = T(w) instead of w, in float64, so nothing is lost to rounding; a net without skips is its own
-    transfer.
+    The key "" is the total over the `counted_layers`. Each layer has its own key, also if it is not in the total.
+    ``transferred``: use t = T(w) instead of w, in float64, so that nothing is lost to rounding. For a net without skips t is w.
 
     Invariances: permuting the weights of a layer leaves everything but the ID fields unchanged; w -> -w changes only
     mean, ``above_07_signed`` and the histograms. ``mean`` of T(w) exceeds that of w by exactly ``id_count / count`` in
-    nets with twins. Other layers that a skip goes around have ones in T(w) too, and no ID entries.
+    nets with twins. Other layers with a skip around them also get ones in T(w), but have no ID entries.
     Cost: one copy of the weights to the CPU and a few passes; no forward pass.
     """
     each = {}
@@ -74,7 +74,7 @@ def weight_mass(layers: Sequence[Layer], transferred: bool = False) -> dict[str,
 
 
 def counted_layers(layers: Sequence[Layer]) -> list[Layer]:
-    """Those whose weights count in totals: convolutions where at least half of the layers are, else all; a shared weight once."""
+    """The layers that count in totals: convolutions if at least half of all layers are, else all. A shared weight counts once."""
     once = each_once(layers)
     convs = [layer for layer in once if layer.is_conv]
     return convs if 2 * len(convs) >= len(once) else once

@@ -1,10 +1,9 @@
 """The normalisation layers of any net, and what Littwin & Wolf (2016, section 4) read from them: lambda.
 
-In their account the depth of the ensemble that a residual net is depends on the factors lambda of batch normalisation
-(its ``weight``; others write gamma). To see them in any net, the net is run once on an image: hooks give the order in
-which layers and normalisations run, and a `TorchFunctionMode` sees every call that takes a layer's output. Only where a
-normalisation is the one consumer of that output can it be absorbed into the layer (`absorption`): not behind a sum, and
-not where a skip starts between the two.
+According to them, a residual net is an ensemble, whose depth depends on the factors lambda of batch normalisation (its
+``weight``; others write gamma). To see them in any net, the net is run once on an image: hooks give the order in which layers
+and normalisations run, and a `TorchFunctionMode` sees every call that takes a layer's output. A normalisation can be absorbed
+into the layer (`absorption`) only if nothing else uses that output: not behind a sum, and not if a skip starts between the two.
 """
 
 from collections import Counter, defaultdict
@@ -40,7 +39,7 @@ _FORM = {  # calls that ask how a tensor looks, not what is in it
 
 @dataclass(frozen=True, eq=False)
 class Normalisation:
-    """A normalisation layer of a net, and where it stands."""
+    """A normalisation layer of a net and its position."""
 
     name: str  # "layer07": the layer that ran last before it; "layer07_2" the second one there; else its own path
     path: str  # of the module in the net: "blocks.3.bn1"
@@ -54,7 +53,7 @@ class Normalisation:
 
     @property
     def lambdas(self) -> Tensor:
-        """What it multiplies by, flattened: (n,) float64 on the CPU; ones (1,) where the layer has none (``affine=False``)."""
+        """Its factors, flattened: (n,) float64 on the CPU; a single 1 if the layer has none (``affine=False``)."""
         weight = getattr(self.module, "weight", None)
         return (torch.ones(1) if weight is None else weight).detach().to("cpu", torch.float64).flatten() + self.offset
 
@@ -64,7 +63,7 @@ class Normalisation:
 
     @property
     def lacks_statistics(self) -> bool:
-        """A BatchNorm without the running statistics that it should have; other kinds never have any."""
+        """Whether it is a BatchNorm without running statistics; other kinds never have any."""
         return isinstance(self.module, _BatchNorm) and not self.has_statistics
 
 
@@ -82,7 +81,7 @@ class LambdaStatistics:
 
 @dataclass(frozen=True)
 class LambdaTotals:
-    """The same for the whole net."""
+    """lambda of all normalisation layers of a net."""
 
     l2: float  # mean over layers
     mean_abs: float  # mean over layers
@@ -93,14 +92,16 @@ class LambdaTotals:
 
 
 def is_normalisation(module: nn.Module) -> bool:
-    """One of PyTorch's, or what looks like one: with an ``eps`` and a ``weight`` or a ``running_var``."""
+    """Whether a module is one of PyTorch's normalisations, or similar: with an ``eps`` and a ``weight`` or a ``running_var``."""
     looks = any(isinstance(getattr(module, name, None), Tensor) for name in ("weight", "running_var"))
     return isinstance(module, _KNOWN) or (looks and any(hasattr(module, name) for name in _EPS))
 
 
 def lambda_statistics(norm: Normalisation, before: Tensor | None = None) -> LambdaStatistics:
-    """Of a normalisation that has a lambda; ``before`` is its lambda at the last measurement, if there was one: of another
-    length it counts as none.
+    """Statistics of a normalisation that has a lambda.
+
+    ``before``: its lambda at the last measurement, if there was one. It is ignored if its length differs.
+
 
     >>> module = nn.BatchNorm1d(2)
     >>> _ = module.weight.data.copy_(torch.tensor([3.0, -4.0]))
@@ -121,17 +122,17 @@ def lambda_statistics(norm: Normalisation, before: Tensor | None = None) -> Lamb
 
 
 def lambda_totals(layers: Sequence[LambdaStatistics]) -> LambdaTotals:
-    """Of at least one layer."""
+    """Totals of one or more layers."""
     sums = {name: sum(getattr(layer, name) for layer in layers) for name in ("negative", "sign_changes", "absorbable")}
     means: dict[str, Any] = {name: fmean(getattr(layer, name) for layer in layers) for name in ("l2", "mean_abs")}
     return LambdaTotals(**means, **sums, layers=len(layers))
 
 
 def affine(norm: nn.Module) -> tuple[Tensor, Tensor]:
-    """The map x -> s x + t of a channel that a normalisation is in evaluation mode.
+    """s and t of the map x -> s x + t that a normalisation applies to each channel in evaluation mode.
 
-    ``s = lambda / sqrt(var + eps)`` and ``t = beta - mean s`` with the running statistics; what a layer does not have
-    counts as lambda = 1, beta = 0, mean = 0. Both (n,), or (1,) where one number serves all channels.
+    ``s = lambda / sqrt(var + eps)`` and ``t = beta - mean s`` with the running statistics; a layer without lambda, beta or mean
+    has lambda = 1, beta = 0, mean = 0. Both are (n,), or (1,) if one number applies to all channels.
 
     Raises:
         UserError: without running statistics.
@@ -144,8 +145,8 @@ def affine(norm: nn.Module) -> tuple[Tensor, Tensor]:
     variance = getattr(norm, "running_var", None)
     if variance is None:
         raise UserError(
-            f"the scale of a {type(norm).__name__} in evaluation mode is lambda / sqrt(running_var + eps), and this one "
-            "keeps no running statistics: make it with track_running_stats=True."
+            f"the scale of a {type(norm).__name__} in evaluation mode is lambda / sqrt(running_var + eps), but this one "
+            "keeps no running statistics: create it with track_running_stats=True."
         )
     dtype = torch.promote_types(variance.dtype, torch.float32)  # bfloat16 knows 1 + eps as 1
     found = (getattr(norm, name, None) for name in ("weight", "bias", "running_mean"))

@@ -1,8 +1,8 @@
 """Equivalent training: how far a net and its T-twin drift apart (Yu & Tomasi 2019, section 4.1 and SM B, Fig. 6).
 
 T is a translation, so twins that see the same batches and decay towards the same function keep ``p = T(r)`` at every
-step, in exact arithmetic. Floating point parts them: next to 1 the low bits of r are lost, and ``W x + S x`` is summed
-in another order than ``T(W) x``. The paper sees the gap grow very slowly and blames what remains on ReLUs: where a
+step, in exact arithmetic. In floating point they drift apart: added to 1, r loses its low bits, and ``W x + S x`` is summed in
+another order than ``T(W) x``. The paper sees the gap grow very slowly and blames what remains on ReLUs: where a
 pre-activation is so near zero that its sign differs between the nets, one passes it on and the other does not.
 So three things are measured: the gap, its growth law, and the first such sign flip.
 """
@@ -36,19 +36,22 @@ class Divergence:
 def twin_divergence(plain: Any, residual: Any) -> Divergence:
     """max |T^-1(p) - r| of a plain net p and a residual net r, computed as (p - rho) - r in the nets' precision.
 
-    That loses nothing while it matters: p - 1 is exact for p in [1/2, 2] (Sterbenz) and otherwise rounded by
-    ``u |p - 1|``, and the second difference is exact as long as the two agree to a factor of 2. Right after T the result
+    This loses no accuracy where it matters: p - 1 is exact for p in [1/2, 2] (Sterbenz) and otherwise rounded by ``u |p - 1|``,
+    and the second difference is exact as long as the two agree to a factor of 2. Right after T the result
     is at most ``u (1 + |r|)`` at the ID entries (u = 2^-53 in float64) and 0 elsewhere.
 
     Raises:
         ValueError: if the nets are not a plain and a residual one with the same parameters.
     """
     if plain.residual or not residual.residual:
-        raise ValueError("twin_divergence compares a plain net with a residual one, in this order.")
+        raise ValueError(
+            f"twin_divergence expects a plain net and a residual one, in this order, got residual={plain.residual} and "
+            f"residual={residual.residual}."
+        )
     one, other = ({name: p.shape for name, p in net.named_parameters()} for net in (plain, residual))
     if differing := sorted(name for name in one.keys() | other.keys() if one.get(name) != other.get(name)):
         raise ValueError(
-            f"twin_divergence compares nets with the same parameters: expected '{differing[0]}' in both, got "
+            f"twin_divergence expects nets with the same parameters, but '{differing[0]}' has the shapes "
             f"{one.get(differing[0])} and {other.get(differing[0])}."
         )
     with_ids, of_residual = set(plain.id_weights()), dict(residual.named_parameters())
@@ -64,7 +67,7 @@ def twin_divergence(plain: Any, residual: Any) -> Divergence:
 
 @dataclass(frozen=True)
 class Flip:
-    """ReLU inputs of one layer that are positive in one net and not in the other, on one batch."""
+    """ReLU inputs of one layer that are positive in exactly one of the two nets, on one batch."""
 
     layer: str
     units: int  # how many, over the batch
@@ -73,7 +76,7 @@ class Flip:
 
 
 def sign_flips(layer: str, original: Tensor, twin: Tensor) -> Flip | None:
-    """The units that ReLU passes in one net only: z > 0 here, z <= 0 there. None where there are none.
+    """The units whose ReLU is open in one net only: z > 0 in one, z <= 0 in the other. None if there are no such units.
 
     >>> sign_flips("layer02", torch.tensor([1.0, 0.0, -2.0]), torch.tensor([2.0, 3.0, -1.0]))
     Flip(layer='layer02', units=1, original=0.0, twin=3.0)
@@ -91,9 +94,10 @@ def sign_flips(layer: str, original: Tensor, twin: Tensor) -> Flip | None:
 class SignWatch:
     """Compares the ReLU inputs of a net and its T-twin, layer by layer, in forward passes that happen anyway.
 
-    All layers but the last are taken to have a ReLU behind them. The net that comes first, whichever it is, leaves its
-    pre-activations until the other one arrives at the same layer: the memory of one net's activations, for one pass.
-    Neither is compiled, as a compiled graph does not run hooks. ``gap_at``: number of a layer whose differences are wanted too.
+    All layers except the last are assumed to have a ReLU behind them. The pre-activations of the net that runs first, whichever
+    it is, are kept until the other one reaches the same layer: this needs the memory of one net's activations, for one pass.
+    Neither net may be compiled, since a compiled graph does not run hooks. ``gap_at``: number of a layer whose differences are
+    recorded.
     """
 
     def __init__(self, original: nn.Module, twin: nn.Module, gap_at: int | None = None) -> None:
@@ -134,9 +138,9 @@ class SignWatch:
 
 @dataclass(frozen=True)
 class Growth:
-    """Least-squares laws of a small divergence d(s) against the step s; NaN where fewer than 3 steps can be used.
+    """Least-squares laws of a small divergence d(s) against the step s; NaN if fewer than 3 steps can be used.
 
-    Errors are rms residuals of log d: 0.1 is 10 %, and a large one says that this is not the law.
+    Errors are rms residuals of log d: 0.1 is 10 %, and a large one means that the law does not hold.
     """
 
     power_exponent: float  # a of d = c s^a, before the first sign flip: 1/2 is a random walk of roundings, 1 a drift
@@ -153,11 +157,11 @@ class Growth:
 def growth(steps: Tensor, divergence: Tensor, flip_step: float = math.nan) -> Growth:
     """Fit a power law up to the first sign flip and an exponential from there on, both to log d.
 
-    In a power law every decade of steps weighs the same (weights 1/s), else the last one would decide alone; in an
-    exponential every step does. Steps whose divergence is 0 (equal to the last bit) or not finite have no logarithm
-    and are left out; so is all that follows the first step with a divergence of `SATURATED` or more.
+    In the power law every decade of steps has the same weight (weights 1/s), since otherwise the last decade would dominate; in
+    the exponential every step has. Steps whose divergence is 0 (equal to the last bit) or not finite are left out, and so are
+    all steps from the first one on whose divergence is `SATURATED` or more.
 
-    ``steps``, (n,), are their numbers, > 0; without a sign flip yet (NaN) all are before it.
+    ``steps``, (n,), are the numbers of the steps, > 0. Without a sign flip so far (NaN), all steps are before it.
 
     >>> s = torch.arange(1, 101)
     >>> law = growth(s, 1e-16 * s**0.5)
@@ -205,7 +209,7 @@ class StepRecord:
 
 @dataclass
 class TwinHistory:
-    """All that is known of one pair since training began: what a checkpoint keeps."""
+    """The history of one pair since training began, as a checkpoint keeps it."""
 
     steps: list[list[float]] = field(default_factory=list)  # of this epoch: `StepRecord` without the difference
     history: Tensor = field(default_factory=lambda: torch.empty(0, 2).double())  # before: (n, 2) number, divergence
@@ -213,7 +217,7 @@ class TwinHistory:
     second: dict[str, float] = field(default_factory=dict)  # |difference| of layer 2's ReLU inputs, by key
 
     def wants_watching(self, steps_done: int) -> bool:
-        """Whether the forward passes of the next batch show something that is not known yet."""
+        """Whether the forward passes of the next batch must be watched."""
         return self.flip is None or steps_done in SECOND_KEYS
 
     def layer_to_compare(self, steps_done: int) -> int | None:
@@ -221,7 +225,7 @@ class TwinHistory:
         return SECOND if steps_done in SECOND_KEYS else None
 
     def note(self, watch: SignWatch, steps_done: int) -> None:
-        """What the watch saw in the batch that came after so many steps."""
+        """Record what the watch saw in the batch after ``steps_done`` steps."""
         if steps_done in SECOND_KEYS:
             key = SECOND_KEYS[steps_done]
             self.second |= dict(zip((key, f"{key}_mean"), watch.gap))
