@@ -16,7 +16,7 @@ from callbacks.context import MeasureContext
 from callbacks.log import flatten, is_number
 from callbacks.measure import Measure, StatefulMeasure, introduce, is_fatal
 from callbacks.protocol import BATCH
-from lightning_app.common.calls import described, pair_of
+from lightning_app.common.calls import GIVEN, described, pair_of
 from lightning_app.common.errors import UserError, reason
 from lightning_app.common.isolation import unwrapped
 from lightning_app.common.provenance import configs
@@ -131,5 +131,5 @@ def _batches(net: nn.Module, inputs: Any, labels: Tensor) -> list[tuple[Any, Ten
         if not inputs.ndim or inputs.shape[:1] != labels.shape[:1] or not len(inputs):
             got = f"shapes {tuple(inputs.shape)} and {tuple(labels.shape)}"
             raise UserError(f"expected inputs (n, ...) and as many labels (n, ...), n at least 1, got {got}.")
-    inputs, labels = pair_of((inputs, labels), net)
+    inputs, labels = pair_of((inputs, labels), net, advice=GIVEN)
     return [*zip(inputs.split(BATCH), labels.split(BATCH), strict=True)]

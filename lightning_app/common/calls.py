@@ -20,6 +20,8 @@ LABELS = ("labels", "label")  # in a batch that is a mapping
 OUTPUTS = ("logits", "last_hidden_state")  # of what a net returns, the first that is there
 IGNORED = -100  # a label that counts in no loss, as in PyTorch and transformers
 RETURNED = "_returned_loss"  # on the outputs: the loss that the net returned with them, and what it is a function of
+TRAINED = "let the datamodule yield batches (inputs, labels) or dicts with labels, with inputs as the net's forward takes them."
+GIVEN = "pass inputs as the net's forward takes them: a tensor, or a dict or tuple of tensors, each with a row for each label."
 PAIRS = (
     "give the datamodule or the LightningModule a method probe_loader() that yields fixed batches, each (inputs, labels) or a "
     "dict with labels. With skipscope.watch, pass such batches as probe, or set pair_of."
@@ -207,13 +209,14 @@ def takes(net: nn.Module, name: str) -> bool:
     return name in inspect.signature(unwrapped(net).forward).parameters
 
 
-def pair_of(batch: Any, net: nn.Module, with_labels: bool = False) -> tuple[Any, Tensor]:
+def pair_of(batch: Any, net: nn.Module, with_labels: bool = False, advice: str = PAIRS) -> tuple[Any, Tensor]:
     """(inputs, labels) of a batch: a tensor, or `Inputs` as the net takes them, and one tensor.
 
     Args:
         batch: (inputs, labels), where inputs may be a tensor, a tuple or a mapping of them; a mapping with ``labels``; or a tuple
             whose last tensor is the labels.
         with_labels: the labels are also among the inputs, for a net that computes its loss itself.
+        advice: what to do about another batch, the end of the error message.
 
     Raises:
         UserError: for anything else.
@@ -225,11 +228,11 @@ def pair_of(batch: Any, net: nn.Module, with_labels: bool = False) -> tuple[Any,
         *several, labels = batch
         inputs = several[0] if len(several) == 1 else several
     else:
-        raise UserError(f"expected a batch (inputs, labels) or a dict with labels, got {described(batch)}: {PAIRS}")
+        raise UserError(f"expected a batch (inputs, labels) or a dict with labels, got {described(batch)}: {advice}")
     if not isinstance(labels, Tensor) or not labels.ndim:
         raise UserError(
             f"expected the labels of a batch as a tensor with one row per sample, got {described(labels)} in "
-            f"{described(batch)}: {PAIRS}"
+            f"{described(batch)}: {advice}"
         )
     if isinstance(inputs, Tensor) and not with_labels:
         return inputs, labels
@@ -237,7 +240,7 @@ def pair_of(batch: Any, net: nn.Module, with_labels: bool = False) -> tuple[Any,
         made = inputs
     elif isinstance(inputs, Mapping):
         made = Inputs(named=inputs)
-        _check_names(made, net)
+        _check_names(made, net, advice)
     else:
         made = Inputs(inputs if isinstance(inputs, (tuple, list)) else [inputs])
     rows, given = len(labels), made.tensors
@@ -246,19 +249,19 @@ def pair_of(batch: Any, net: nn.Module, with_labels: bool = False) -> tuple[Any,
         got = described(wrong[0]) if wrong else "none"
         raise UserError(
             f"expected the inputs of a batch as tensors with a row for each of its {rows} labels, got {got} in "
-            f"{described(batch)}: {PAIRS}"
+            f"{described(batch)}: {advice}"
         )
     return (Inputs(made.placed, made.named | {"labels": labels}) if with_labels else made), labels
 
 
-def _check_names(inputs: Inputs, net: nn.Module) -> None:
+def _check_names(inputs: Inputs, net: nn.Module, advice: str) -> None:
     taken = inspect.signature(unwrapped(net).forward).parameters
     if any(each.kind == each.VAR_KEYWORD for each in taken.values()):
         return
     if unknown := [name for name in inputs.named if name not in taken]:
         raise UserError(
             f"a batch has {', '.join(inputs.named)}, but the forward of {type(unwrapped(net)).__name__} takes "
-            f"{', '.join(taken)} and not {unknown[0]}: {PAIRS}"
+            f"{', '.join(taken)} and not {unknown[0]}: {advice}"
         )
 
 

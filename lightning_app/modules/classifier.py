@@ -24,7 +24,7 @@ from torch.optim.swa_utils import AveragedModel
 from typing_extensions import override
 
 from lightning_app.common.batch_plan import BatchPlan
-from lightning_app.common.calls import adapt, pair_of
+from lightning_app.common.calls import TRAINED, adapt, pair_of
 from lightning_app.common.errors import DivergedError, UserError
 from lightning_app.common.isolation import Float32, evaluating, trained_weights, use_float32
 from lightning_app.common.seeds import parse_seeds
@@ -536,7 +536,7 @@ class ImageClassifier(pl.LightningModule):
     def _taken(self, name: str, batch: Any) -> tuple[Any, Tensor]:
         """Inputs as a member's net takes them, and labels (`pair_of`)."""
         net, loss = self.nets[name], self._loss_of(name)
-        inputs, labels = pair_of(batch, net, with_labels=isinstance(loss, ReturnedLoss))
+        inputs, labels = pair_of(batch, net, with_labels=isinstance(loss, ReturnedLoss), advice=TRAINED)
         if name not in self._adapted and (name in self._many_outputs or not isinstance(inputs, Tensor)):
             self._adapted.add(name)
             for each in (net, self.averages[name]) if name in self.averages else (net,):

@@ -120,4 +120,6 @@ def span_of(net: nn.Module, name: str) -> Span:
     near = [block for block in known if number and block.removeprefix("block").lstrip("0") == number[1].lstrip("0")]
     near = near or ([] if number else nearest(name, [*known, *modules]))
     hint = f" Did you mean '{near[0]}'?" if near else ""
-    raise UserError(f"there is no block '{name}' in this net.{hint} It has: {', '.join(known or modules)}.")
+    raise UserError(
+        f"there is no block '{name}' in this net.{hint} It has: {', '.join(known or modules) or 'no modules'}."
+    )

@@ -101,8 +101,8 @@ class PatchEmbedding(nn.Module):
         height, width = images.shape[2:]
         if (height, width) != (self.size, self.size):  # one patch would be added to all places, others cut off
             raise UserError(
-                f"this ViT takes images of {self.size} x {self.size} pixels, got {height} x {width}: give the net and the data "
-                "the same image_size."
+                f"this ViT takes images of {self.size} x {self.size} pixels, got {height} x {width}: set image_size of the net, "
+                "or of the data, so that they agree."
             )
         return self.patches(images).flatten(2).transpose(1, 2) + self.places
 

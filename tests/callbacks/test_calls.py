@@ -461,6 +461,11 @@ def test_batches_that_cannot_be_used_are_refused_with_what_is_expected(batch, me
         pair_of(batch, reader())
 
 
+def test_who_passes_samples_is_not_told_of_loaders():
+    with pytest.raises(UserError, match=r"but the forward of Reader takes .*: pass inputs as the net"):
+        measure(reader(), {"pixels": torch.zeros(2, 3)}, torch.zeros(2, dtype=torch.long), LayerCushion())
+
+
 class Short(Reader):
     """As nanoGPT: without targets it puts out the last token only."""
 

@@ -285,7 +285,7 @@ def test_no_running_statistics_are_an_error_message():
 
 def test_too_few_samples_for_statistics_are_an_error_message():
     net = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4)).eval()
-    with pytest.raises(UserError, match=r"before training .* 1 are too few .*data\.probe_size"):
+    with pytest.raises(UserError, match=r"before training, .* 1 is not enough .*data\.probe_size"):
         recalibrated(net, torch.randn(1, 3))
     assert recalibrated(net, torch.randn(2, 3)) is not net
 

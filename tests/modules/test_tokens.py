@@ -69,6 +69,12 @@ def test_a_net_that_does_not_fit_the_tokens_is_told_before_training(net, data, m
         fit(classifier(net=net), data=data())
 
 
+def test_a_net_that_takes_other_names_than_the_batches_have_is_told_what_to_yield():
+    """Of training batches, which no probe_loader() could mend."""
+    with pytest.raises(UserError, match=r"the forward of GPT takes x and not input_ids: let the datamodule yield"):
+        fit(classifier(net=lambda: GPT(8, 6, 8, 1, 2)), data=MyTexts(3))
+
+
 TINY = {"vocab_size": 8, "bos_token_id": 0, "eos_token_id": 0}
 DRY = dict.fromkeys(("attn_pdrop", "embd_pdrop", "resid_pdrop"), 0.0)
 SIZES = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}

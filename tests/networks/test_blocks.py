@@ -60,6 +60,8 @@ def test_a_block_that_does_not_exist_gets_the_nearest_name_and_the_list(name, me
 def test_a_net_without_blocks_lists_its_modules():
     with pytest.raises(UserError, match=r"It has: 0, 1\."):
         span_of(nn.Sequential(nn.Flatten(), nn.Linear(4, 2)), "block01")
+    with pytest.raises(UserError, match=r"It has: no modules\."):
+        span_of(nn.Linear(4, 2), "block01")
 
 
 def test_a_compiled_net_has_the_names_of_the_net():

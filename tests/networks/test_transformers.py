@@ -135,7 +135,7 @@ def test_layers_in_forward_order_all_with_a_cushion():
         (lambda: ViT(image_size=30), "multiple of patch, got 30 and 4"),
         (
             lambda: ViT(patch=8)(torch.zeros(2, 3, 8, 8)),
-            r"takes images of 32 x 32 pixels, got 8 x 8: give the net and the data",
+            r"takes images of 32 x 32 pixels, got 8 x 8: set image_size of the net",
         ),
         (lambda: ViT(patch=8)(torch.zeros(2, 3, 39, 39)), "got 39 x 39"),
         (lambda: gpt(context=4)(TOKENS), "takes at most 4 tokens, got 6: set the net's context"),

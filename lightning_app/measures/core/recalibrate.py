@@ -56,7 +56,7 @@ def recalibrated(net: nn.Module, inputs: Tensor, at_once: int | None = None) -> 
         net(inputs)
     except ValueError as error:
         raise UserError(
-            f"{TOO_FEW} {len(inputs)} are too few ({error}): use more samples (data.probe_size)."
+            f"{TOO_FEW} {len(inputs)} is not enough ({error}): use more samples (data.probe_size)."
         ) from error
     for module, momentum in fresh.items():
         module.momentum = momentum
