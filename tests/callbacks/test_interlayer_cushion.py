@@ -94,8 +94,8 @@ def test_mistakes_are_reported_before_training():
         assert all(torch.equal(one, other) for one, other in zip(before, module.parameters()))
         return str(caught.value)
 
-    assert "block01 has no BatchNorm" in starts({"net": arm(True)}, bn_modes="batch1")
-    assert "block01 has no BatchNorm" in starts({"net": arm(True)}, bn_modes=["eval", "batch1"])
+    assert "and block01 has none" in starts({"net": arm(True)}, bn_modes="batch1")
+    assert "and block01 has none" in starts({"net": arm(True)}, bn_modes=["eval", "batch1"])
     assert "Did you mean 'block03'" in starts({"net": full(True)}, blocks=["block3"])
     assert "'eval' or 'batch1', got 'train'" in starts({"net": full(True)}, bn_modes="train")
     assert "probes must be at least 1" in starts({"net": full(True)}, probes=0)

@@ -482,7 +482,7 @@ def test_layers_without_cushions_are_named_once(caplog, tmp_path):
 
 def test_training_metrics_need_a_module_with_metrics():
     with pytest.raises(
-        UserError, match=r"TrainingMetrics needs pl_module\.metrics\(\), and Foreign has no such method"
+        UserError, match=r"TrainingMetrics needs pl_module\.metrics\(\), but Foreign has no such method"
     ):
         fit(Foreign(), TrainingMetrics())
 

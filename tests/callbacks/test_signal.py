@@ -133,7 +133,7 @@ def test_a_compiled_part_is_named(tmp_path, caplog):
     module = Foreign()
     module.again._compiled_call_impl = module.again._call_impl  # as `compile()` leaves it, without compiling
     fit_foreign(module, Signal(), folder=tmp_path, epochs=1)
-    assert "in the compiled parts of 'net' (again) weights" in caplog.text
+    assert "in the compiled parts of 'net' (again): compiled" in caplog.text
 
 
 @pytest.mark.parametrize("size", [20, 7])

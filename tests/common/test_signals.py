@@ -105,4 +105,4 @@ def test_a_refused_requeue_is_said(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     assert "Job is not requeueable" in requeue({"SLURM_JOB_ID": "7"})
     monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
-    assert "no scontrol" in requeue({"SLURM_JOB_ID": "7"})
+    assert "scontrol was not found" in requeue({"SLURM_JOB_ID": "7"})

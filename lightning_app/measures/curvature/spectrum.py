@@ -140,7 +140,7 @@ def check_asked(who: str, k: int, steps: int, probes: int, probe_steps: int, tol
     for name, (value, smallest) in least.items():
         at_least(smallest, who, **{name: value})
     if not 0 < tolerance < 1:
-        raise UserError(f"tolerance of {who} must be between 0 and 1, as a share of an eigenvalue, got {tolerance}.")
+        raise UserError(f"tolerance of {who}, a share of an eigenvalue, must be between 0 and 1, got {tolerance}.")
 
 
 def exact_spectrum(matrix: Tensor, k: int = 5) -> tuple[Spectrum, Tensor]:
