@@ -33,8 +33,8 @@ INDUCTOR = "torch._inductor.exc"  # module of torch.compile's errors
 def main(argv: list[str]) -> int:
     """Run one command; returns the exit code.
 
-    A user's mistake is two lines on stderr and exit code 2, a fault of the machine likewise and 1;
-    SKIPSCOPE_TRACEBACK=1 shows where it was noticed.
+    A user's mistake is a short message on stderr and exit code 2, a fault of the machine a message and exit code 1.
+    SKIPSCOPE_TRACEBACK=1 shows the traceback instead.
     """
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # closed (`>&-`): the next file that is opened would have its number
@@ -46,7 +46,7 @@ def main(argv: list[str]) -> int:
     command, *words = argv
     if command.startswith("-"):
         return _fail(
-            f"expected a command before its options, got '{command}': write fit {command} ..., for one; see --help."
+            f"expected a command before the options, got '{command}': write for example fit {command} ...; see --help."
         )
     if command not in (*TRAINING, *OTHERS):
         return _fail(f"unknown command '{command}'. Commands: {', '.join((*TRAINING, *OTHERS))}; see --help.")
@@ -77,7 +77,7 @@ def _unwritten(error: OSError) -> int:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     if isinstance(error, BrokenPipeError):
         return 128 + signal.SIGPIPE
-    return _fail(f"standard output cannot be written: {error.strerror}. Free space, or send it elsewhere.", LOST)
+    return _fail(f"cannot write to standard output: {error.strerror}. Free space, or redirect the output.", LOST)
 
 
 def _is_of_output(error: OSError) -> bool:
@@ -105,7 +105,7 @@ def _other(home: str, words: list[str]) -> int:
         from lightning_app.common.text import printable
 
         ours = isinstance(error, UserError | OSError)
-        where = "" if ours else f" ({type(error).__name__}; SKIPSCOPE_TRACEBACK=1 shows where it was noticed)"
+        where = "" if ours else f" ({type(error).__name__}; SKIPSCOPE_TRACEBACK=1 shows the traceback)"
         return _fail(printable(" ".join(str(error).split())) + where, LOST if isinstance(error, MachineError) else 2)
     except KeyboardInterrupt:
         return INTERRUPTED
@@ -130,8 +130,8 @@ def _train(argv: list[str]) -> int:
             raise
         if isinstance(error, OSError) and _is_of_output(error):
             if isinstance(error, BrokenPipeError):
-                said = f"{error}: nothing reads the output of {argv[0]} any more."
-                _fail(f"{said} Send it to a file or a program that reads to its end.")
+                said = f"{error}: the program that read the output of {argv[0]} has ended."
+                _fail(f"{said} Send the output to a file, or to a program that reads all of it.")
             return _unwritten(error)
         if not stopping.raised:
             raise  # else compiled code (matplotlib's, for one) has replaced the exception of a signal by its own
@@ -201,8 +201,8 @@ def not_compiled(said: str) -> str:
     line = re.search(r"fatal error: .*", said) or re.search(r".*", said.strip())
     return (
         f"torch.compile failed ({line[0] if line else ''}): it needs a C++ compiler and Python's headers (on Debian g++ and "
-        "python3-dev). Install them, or leave out what compiles (--model.compile false). SKIPSCOPE_TRACEBACK=1 "
-        "shows all that was said."
+        "python3-dev). Install them, or turn compilation off (such as --model.compile false). SKIPSCOPE_TRACEBACK=1 "
+        "shows the whole error."
     )
 
 

@@ -1,7 +1,7 @@
 """The commands that turn one checkpoint into another: `transfer` (T or T^-1) and `extract` (one net of a bank).
 
-What they write is an ordinary checkpoint: ``fit`` (where the source has an optimizer's state), ``validate`` and ``test`` take it
-with the configuration of the net that is in it. torch is imported late, so that --help starts fast.
+They write an ordinary checkpoint. ``validate``, ``test`` and (if the source has an optimizer's state) ``fit`` accept it together
+with the configuration of the net in it. torch is imported late, so that --help starts fast.
 """
 
 import argparse
@@ -27,8 +27,8 @@ examples:
   python main.py transfer --inverse plain.ckpt residual.ckpt                           T^-1: plain -> residual
   python main.py transfer runs/cifar10/pair20/checkpoints/last.ckpt out.ckpt --member residual
 
-T adds 1 at the centre of each kernel that a skip goes around (the ID entries), T^-1 subtracts it. All other tensors keep their
-bits, also the optimizer's state: T is a translation, so gradients and their history are the same on both sides.
+T adds 1 at the centre of each kernel that a skip goes around (the ID entries), T^-1 subtracts it. All other tensors stay the same
+to the last bit, and so does the optimizer's state: T is a translation, so gradients and their history are the same for both nets.
 """
 EXTRACT = """\
 examples:
@@ -50,9 +50,11 @@ def transfer(argv: list[str]) -> int:
         TRANSFER,
     )
     command.add_argument(
-        "--inverse", action="store_true", help="the other way: a plain net as the equivalent residual net"
+        "--inverse", action="store_true", help="the other way: turn a plain net into the equivalent residual net"
     )
-    command.add_argument("--member", metavar="NAME", help="only this net of several (default: all of the right kind)")
+    command.add_argument(
+        "--member", metavar="NAME", help="only this one of several nets (default: all of the right kind)"
+    )
     return _rewrite(argv, command, _transferred)
 
 
@@ -65,12 +67,12 @@ def extract(argv: list[str]) -> int:
 
 def _parser(name: str, description: str, examples: str) -> Parser:
     made = Parser(prog=f"python main.py {name}", description=description, epilog=examples)
-    made.add_argument("source", type=Path, metavar="IN.ckpt", help="checkpoint that fit has written")
+    made.add_argument("source", type=Path, metavar="IN.ckpt", help="checkpoint written by fit")
     made.add_argument(
         "target",
         type=Path,
         metavar="OUT.ckpt",
-        help="where to write (*.safetensors: weights alone); never an existing file",
+        help="file to write, which must not exist yet (*.safetensors: weights alone)",
     )
     return made
 
@@ -78,7 +80,7 @@ def _parser(name: str, description: str, examples: str) -> Parser:
 def _rewrite(argv: list[str], command: Parser, change: Change) -> int:
     options = command.parse_args(argv)
     if options.target.exists():
-        raise UserError(f"{options.target} exists already and is not overwritten: remove it or choose another name.")
+        raise UserError(f"{options.target} already exists and is not overwritten: remove it or choose another name.")
     if not options.target.parent.is_dir():
         raise UserError(
             f"expected a folder {options.target.parent} to write {options.target.name} into, found none: make it first."
@@ -94,7 +96,7 @@ def _rewrite(argv: list[str], command: Parser, change: Change) -> int:
     except (LookupError, TypeError, AttributeError, RuntimeError, ValueError) as error:
         raise UserError(
             f"{options.source} cannot be used as a checkpoint of `fit` ({reason(error)}): it is damaged, or was written by "
-            "another program. Name another one."
+            "another program. Name another file."
         ) from error
     files.save_checkpoint(changed, options.target)
     print(*lines, sep="\n")
@@ -122,8 +124,8 @@ class Shift:
 
     def __str__(self) -> str:
         return (
-            f"{self.member}: {self.entries} ID entries shifted; the way back would differ by at most {self.error:.2g} "
-            f"({self.precision} allows {self.bound:.2g})"
+            f"{self.member}: {self.entries} ID entries shifted; shifting them back would change them by at most "
+            f"{self.error:.2g} (limit of rounding in {self.precision}: {self.bound:.2g})"
         )
 
 
@@ -135,13 +137,13 @@ def _transferred(checkpoint: Checkpoint, options: argparse.Namespace) -> tuple[d
     kept = (
         "the optimizer's state is kept: T is a translation"
         if trains
-        else "weights alone, without the optimizer's state: to measure or test, fit cannot resume from them"
+        else "weights alone, without the optimizer's state: you can validate, test and measure them; fit cannot resume from them"
     )
     # Section 4.1: twins stay twins only where the penalties are equal, ||p - rho||^2 = ||r||^2.
     direction, condition = (
-        ("T^-1: plain -> residual", "the plain net's twin only if that one has `model.decay_towards: identity`")
+        ("T^-1: plain -> residual", "the plain net's twin only if the plain net has `model.decay_towards: identity`")
         if options.inverse
-        else ("T: residual -> plain", "the residual net's twin only with `model.decay_towards: identity`")
+        else ("T: residual -> plain", "the residual net's twin only if it has `model.decay_towards: identity`")
     )
     return changed, [
         *map(str, shifts),
@@ -166,7 +168,7 @@ def transfer_checkpoint(
         The checkpoint with shifted ID entries and flipped ``residual`` flags, and what happened to each member.
 
     Raises:
-        UserError: where there is nothing to shift, or in a precision in which r is lost beside 1.
+        UserError: if there is nothing to shift, or if in the weights' precision adding 1 would round r away.
     """
     import torch
 
@@ -178,9 +180,8 @@ def transfer_checkpoint(
     for name in names:
         if before[name].dtype not in (torch.float32, torch.float64):
             raise UserError(
-                f"{name} is {before[name].dtype}: beside the 1 of an ID entry everything below "
-                f"{torch.finfo(before[name].dtype).eps:g} would be rounded away. T needs weights in float32 or float64 "
-                "(trainer.precision 32-true or 64-true)."
+                f"{name}: expected float32 or float64 (trainer.precision 32-true or 64-true), got {before[name].dtype}: next to "
+                f"the 1 of an ID entry, everything below {torch.finfo(before[name].dtype).eps:g} would be rounded away."
             )
     after = there(before, names)
     again = back(after, names)
@@ -200,7 +201,9 @@ def _shift(member: str, kernels: "list[tuple[Tensor, Tensor, Tensor]]") -> Shift
     unit = torch.finfo(was.dtype).eps / 2
     error, largest = float((again - was).abs().max()), float(r.abs().max())
     if not math.isfinite(largest):
-        raise UserError(f"'{member}' has ID entries that are not finite: it diverged. Take an earlier checkpoint.")
+        raise UserError(
+            f"'{member}' has ID entries that are NaN or infinite, as it has diverged: use an earlier checkpoint."
+        )
     return Shift(member, len(was), error, unit * (1 + largest), str(was.dtype).removeprefix("torch."))
 
 
@@ -208,8 +211,8 @@ def _weights_to_shift(checkpoint: Checkpoint, inverse: bool, member: str | None)
     """Names of the weights with ID entries, of each member that T (or T^-1) shall act on."""
     if not {"members", "id_weights"} <= checkpoint.keys():
         raise UserError(
-            "this checkpoint does not say which of its weights have ID entries: it is not one of `fit`, or from before fit "
-            "recorded them. Resume it with `fit --ckpt_path` and transfer what that writes."
+            "this checkpoint does not say which of its weights have ID entries: it was not written by `fit`, or by an old "
+            "version of it. Resume from it with `fit --ckpt_path`, and transfer the checkpoint that fit writes."
         )
     described = {one["name"]: one for one in checkpoint["members"]}
     if member is not None:
@@ -228,12 +231,12 @@ def _nothing_to_shift(members: Collection[Mapping[str, Any]], shiftable: bool, i
     found = ", ".join(in_words(one) for one in members)
     if not shiftable:
         return (
-            f"no weight of {found} has ID entries, so T cannot act on it: only an identity across a single convolution, as "
-            "in SimplifiedNet, is an entry of a kernel."
+            f"no weight of {found} has ID entries, so T has nothing to shift: only a skip around a single convolution, as in "
+            "SimplifiedNet, can be written as an entry of the kernel."
         )
     if inverse:
-        return f"T^-1 starts from a plain net with ID entries, found {found}. For T, residual -> plain, leave --inverse out."
-    return f"T starts from a residual net with ID entries, found {found}. For T^-1, plain -> residual, add --inverse."
+        return f"T^-1 needs a plain net with ID entries, found {found}. For T (residual -> plain) leave --inverse out."
+    return f"T needs a residual net with ID entries, found {found}. For T^-1 (plain -> residual) add --inverse."
 
 
 # extract
@@ -246,11 +249,11 @@ def _extracted(checkpoint: Checkpoint, options: argparse.Namespace) -> tuple[dic
     alone = extract_member(checkpoint, options.member)
     (one,) = alone["members"]
     centre = checkpoint.get("centres", {}).get(options.member, "zero")
-    decay = " --model.decay_towards identity: so its penalty was in the bank." if centre == "identity" else "."
+    decay = " --model.decay_towards identity, as in the bank." if centre == "identity" else "."
     return alone, [
         f"written: {options.target} ({in_words(one)}, was '{options.member}')",
         f"Use it with a configuration of that one net and --model.seeds {spell_seeds([one['seed']])}{decay}",
-        *["It has the weights alone: to measure or test, fit cannot resume from them."]
+        *["It has the weights alone: you can validate, test and measure them; fit cannot resume from them."]
         * holds_weights_alone(options.target),
     ]
 
@@ -258,27 +261,27 @@ def _extracted(checkpoint: Checkpoint, options: argparse.Namespace) -> tuple[dic
 def extract_member(checkpoint: Checkpoint, member: str) -> dict[str, Any]:
     """The checkpoint that the member would have, had it been trained alone as ``model.net``.
 
-    Weights, its part of the optimizer's state, and what callbacks keep under its name; schedule and progress are the
-    bank's. The data go on as in the bank where members of one seed shared batches, which is the default. A plain twin
-    decays towards the identity: its configuration alone must say so (``model.decay_towards``).
+    It has the member's weights, its part of the optimizer's state, and what callbacks keep under its name; schedule and
+    progress are the bank's. The data continue as in the bank if members with the same seed shared batches (the default). A
+    plain twin decays towards the identity: to train it alone, set ``model.decay_towards``.
 
     Args:
         checkpoint: of a bank, as `fit` writes it; unchanged.
         member: its name.
 
     Raises:
-        UserError: for an unknown member, or a checkpoint that does not say how many parameters each member has.
+        UserError: for an unknown member, or a checkpoint without the optimizer's state or the members' numbers of parameters.
     """
     _check_member(checkpoint, member)
     if "parameters" not in checkpoint:
         raise UserError(
-            "this checkpoint does not say which part of the optimizer's state is whose: it is from before fit recorded it. "
-            "Resume it with `fit --ckpt_path` and extract from what that writes."
+            "this checkpoint does not say which part of the optimizer's state belongs to which net: an old version of fit "
+            "wrote it. Resume from it with `fit --ckpt_path`, and extract from the checkpoint that fit writes."
         )
     if "optimizer_states" not in checkpoint:
         raise UserError(
-            "extract takes a net with its optimizer's state, and this file holds the final weights alone: name a checkpoint "
-            "(last.ckpt). `measure --ckpt_path` takes this one, with all its nets."
+            "extract needs the optimizer's state, and this file has only the final weights: name a checkpoint (last.ckpt). "
+            "`measure --ckpt_path` accepts this file and measures all its nets."
         )
     described = {one["name"]: one for one in checkpoint["members"]}
     old = re.compile(rf"(nets|averages)\.{re.escape(member)}\.")

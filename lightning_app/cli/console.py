@@ -36,14 +36,14 @@ def table(
 ) -> None:
     """Print a table to standard output.
 
-    Columns of numbers are flush right and never cut or broken; texts are broken where the terminal is too narrow.
-    Cells are shown as they are: markup is no markup here, and control characters are spelled out.
+    Columns of numbers are aligned right and never cut or wrapped; text is wrapped if the terminal is too narrow.
+    Cells are shown literally: markup has no effect, and control characters are spelled out.
 
     Args:
         title: above the table; "" for none.
-        head: one name a column; without any there is the title only.
-        rows: as many cells each; floats should come as texts, with the digits that they deserve.
-        looks: regular expression -> colour of what it matches in the cells, such as "green".
+        head: one name per column; if empty, only the title is printed.
+        rows: each with one cell per column; give floats as text, with the digits to show.
+        looks: regular expression -> colour, such as "green", of the text in cells that it matches.
 
     Raises:
         ValueError: if a row is longer or shorter than the head.
@@ -60,7 +60,7 @@ def table_text(
     width: int | None = None,
     looks: Mapping[str, str] | None = None,
 ) -> str:
-    """What `table` prints: with rules, in colour and so wide if a width is given, else plain.
+    """What `table` prints: with rules, in colour and of this width (characters) if one is given, else plain.
 
     >>> print(table_text("depth 5", ["net", "risk"], [["plain", "1.25"], ["residual", "0.5"]]))
     depth 5

@@ -85,7 +85,7 @@ BRIEF = {
         "Risk and error of a checkpoint on all splits that the configuration evaluates. Nothing is written.",
         """\
   python main.py validate --config configs/res20.yaml --ckpt_path last
-  python main.py validate --ckpt_path runs/cifar10/res20/checkpoints/last.ckpt      with net and data of its run
+  python main.py validate --ckpt_path runs/cifar10/res20/checkpoints/last.ckpt      with the net and data of its run
 """,
         DATA + NET + CHECKPOINT + MACHINE,
     ),
@@ -93,7 +93,7 @@ BRIEF = {
         "Risk and error of a checkpoint on the test set alone. Nothing is written.",
         """\
   python main.py test --config configs/res20.yaml --ckpt_path last
-  python main.py test --ckpt_path runs/cifar10/res20/checkpoints/last.ckpt          with net and data of its run
+  python main.py test --ckpt_path runs/cifar10/res20/checkpoints/last.ckpt          with the net and data of its run
   python main.py test --config configs/pln20.yaml --ckpt_path plain.ckpt            written by `transfer`
 """,
         DATA + NET + CHECKPOINT + MACHINE,
@@ -109,7 +109,7 @@ BRIEF = {
         DATA
         + NET
         + """\
-  --ckpt_path FILE            a checkpoint of `fit`, with network, data and measure options of its run
+  --ckpt_path FILE            a checkpoint of `fit`; network, data and options of measures are those of its run
   --weights FILE              weights of the net: a state dict (.pth, .pt) or .safetensors
   --out DIR                   a new folder for the results; runs/measured/... by default
 """

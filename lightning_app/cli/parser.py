@@ -82,7 +82,7 @@ HINTS = {  # of options that take a name out of a few, how to have another one; 
     "until": "it goes with fit: see docs/comparing.md.",
     "weights": "it goes with measure; others take a checkpoint, --ckpt_path.",
     "out": "it goes with measure; fit writes into run.root/run.group/run.name, others write nothing.",
-    "model.loss": "a loss of your own is what a net returns whose forward takes `labels`: see docs/training.md.",
+    "model.loss": "a loss of your own goes into a net whose forward takes `labels` and returns it: see docs/training.md.",
 }
 KNOWN = re.compile(r"known subclasses: (.*?)(\)?)$", re.DOTALL)
 OURS = ("callbacks.", "lightning_app.")
@@ -165,7 +165,7 @@ class Parser(LightningArgumentParser):
         """What is wrong, and what to do about it."""
         place, value = _place(error)
         if value == "None":
-            return f"{place}: expected what --help says, got the text None.", "write null for none."
+            return f"{place}: expected a value as in --help, got the text None.", "write null for no value."
         location = place or (found[1] if (found := re.search(r'Parser key "([\w.]+)"', message)) else None)
         hint = HINTS.get(location or "", "see --help for the options, --print_config for their values.")
         said = self._of_words(message, error, place, hint) or _of_value(message, location, place, value, hint)
@@ -222,15 +222,15 @@ def _of_value(message: str, location: str | None, place: str, value: Any, hint: 
         net = value if isinstance(value, str) else "CLASS"
         return f"{place}: expected options such as net, got {value}.", f"write {found[1]}: {{net: {net}}}."
     if (found := UNKNOWN_MODULE.search(message)) and location is not None and "." in str(value):
-        return f"{location}: there is no module '{found[1]}'.", "is it installed, or its folder on PYTHONPATH?"
+        return f"{location}: there is no module '{found[1]}'.", "install it, or put its folder on PYTHONPATH."
     if (found := NO_ARGUMENTS.search(message)) and place:
         instead = "none" if found[1] == "NoneType" else f"a {found[1]}"
         return (
             f"{place}.init_args: expected arguments by name, got {instead}.",
-            "leave init_args out where there are none.",
+            "leave init_args out if there are no arguments.",
         )
     if NO_FACTORY.search(message) and place:
-        wanted = "a class, or a function that is annotated with what it returns (such as -> nn.Module)"
+        wanted = "a class, or a function annotated with its return type (such as -> nn.Module)"
         return f"{place}: expected {wanted}, got {value}.", hint
     if (found := UNKNOWN_CLASS.search(message)) and location is not None:
         if other := known_classes().get(found[1]):
@@ -239,7 +239,7 @@ def _of_value(message: str, location: str | None, place: str, value: Any, hint: 
             return f"{location}: expected a class of another kind, got {found[1]}.", there
         name = next(filter(None, found.groups())).rsplit(".", 1)[-1]
         return f"{location}: there is no class '{name}'.", _did_you_mean(name, known_classes()) or (
-            "give a class of ours by name, or any other as package.module.Class."
+            "name a class of SkipScope, or any other class as package.module.Class."
         )
     # A Namespace is of a class that was found, and refuses an argument.
     if place and not isinstance(value, Namespace) and (found := NO_CLASS.search(message)):
@@ -261,7 +261,7 @@ def _of_config(message: str, location: str | None, place: str, value: Any, hint:
         got = message.rpartition(" ")[2].strip()
         if location != "model":
             return f"{location}: expected options, such as --{location}.{OF_OPTIONS[location]}, got {got}.", hint
-        ours = "fit trains nets: name yours as --model.net. A LightningModule of your own goes into pl.Trainer."
+        ours = "fit trains nets: name yours with --model.net. Train a LightningModule of your own with pl.Trainer."
         return f"model: expected options such as net, or a file of them, got {got}.", ours
     if found := OF_CLASS.search(message):
         return ": ".join(filter(None, [place, found[1]])), hint
@@ -305,10 +305,10 @@ def _of_item(key: str, place: str) -> str | None:
     """What to do instead of naming an item of a list on the command line, as Python does.
 
     >>> _of_item("trainer.callbacks[0].samples", "")
-    'items of a list have no options of their own: give the whole list, in a YAML or as --trainer.callbacks.'
+    'single items of a list cannot be set: give the whole list, in a YAML file or as --trainer.callbacks.'
     """
     name, bracket, _ = key.partition("[")
-    items = "items of a list have no options of their own: give the whole list, in a YAML"
+    items = "single items of a list cannot be set: give the whole list, in a YAML file"
     return f"{items} or as --{name}." if bracket and not place else None
 
 
@@ -342,10 +342,10 @@ def _takes(place: str, key: str, known: Iterable[str]) -> str | None:
     """What a class takes; None where it takes nothing or there is no class.
 
     >>> _takes("model.net", "model.net.size", ["model.net.depth", "model.net.width"])
-    'the class of model.net takes depth, width; what goes to its **kwargs, if it has them, is model.net.dict_kwargs.size.'
+    'the class of model.net takes depth, width; for its **kwargs, if it has them, write model.net.dict_kwargs.size.'
     """
     names = ", ".join(each.removeprefix(f"{place}.") for each in known)
-    more = f"what goes to its **kwargs, if it has them, is {place}.dict_kwargs.{key.removeprefix(f'{place}.')}."
+    more = f"for its **kwargs, if it has them, write {place}.dict_kwargs.{key.removeprefix(f'{place}.')}."
     return f"the class of {place} takes {names}; {more}" if place and names else None
 
 
@@ -483,14 +483,14 @@ def prescan(argv: Sequence[str]) -> tuple[list[str], bool]:
         argv: command and its options.
 
     Raises:
-        UserError: for a configuration file that is no YAML, and for a checkpoint to look at of which nothing says which net is
-            in it.
+        UserError: for a configuration file that is not YAML, and for a checkpoint to validate, test or measure if neither the
+            words nor its run say which net is in it.
     """
     command, *words = argv
     found = _options(words)
     named = [option for option in found if option.name in CONFIG_OPTIONS]
     if any(option.value == "" for option in named):
-        raise UserError("config: expected a path, got an empty text: is a variable of the shell unset?")
+        raise UserError("--config: expected a path, got an empty text: is a shell variable unset?")
     named = [replace(option, value=_config_file(option.value)) if option.value else option for option in named]
     others = [option for option in found if option.name not in CONFIG_OPTIONS]
     options = [*named, *others]  # options count over files, wherever they stand
@@ -550,8 +550,8 @@ def _of_run(checkpoint: Path, measures: bool) -> Mapping[str, Any]:
     config = checkpoint.parent.parent / CONFIG
     if checkpoint.parent.name != CHECKPOINTS or not config.is_file():
         raise UserError(
-            f"which net is in {checkpoint}? Expected the run's {CONFIG} in {config.parent}, found none: name the "
-            "configuration that it was trained with, --config FILE."
+            f"cannot tell which net is in {checkpoint}: expected the run's {CONFIG} in {config.parent}, found none. Name the "
+            "configuration that it was trained with: --config FILE."
         )
     own = read_yaml(config)
     kept = {key: own[key] for key in FROM_RUN if key in own}

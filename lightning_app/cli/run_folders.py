@@ -51,8 +51,8 @@ class RunFolders:
         for label, value in (("group", group), ("name", name)):
             if not re.fullmatch(r"\w[\w.=+-]*", value):
                 raise UserError(
-                    f"run.{label} becomes a folder: letters, digits and _ . = + - only, no path; got '{value}'. "
-                    "Other folders go into run.root."
+                    f"run.{label}: expected the name of a folder (letters, digits and _ . = + -, the first one a letter, digit "
+                    f"or _), got '{value}'. Set run.root to write somewhere else."
                 )
         self.parent = with_home(root) / group
         self.name = name
@@ -60,16 +60,16 @@ class RunFolders:
     def find(
         self, ckpt_path: str | None, same: Callable[[RunFolder], bool] = lambda _: False, ours: Ours | None = None
     ) -> RunFolder:
-        """The folder that a run resumed from ``ckpt_path`` goes on in, else a new one.
+        """The folder in which a run resumed from ``ckpt_path`` continues, else a new one.
 
-        A run goes on in its folder from its last checkpoint only: from an earlier one, or one of another run, it takes
-        another way from there, and its log must not mix with that of the old way. One that was killed before its first
-        checkpoint begins again where it was.
+        A run continues in its own folder only from its last checkpoint. From an earlier checkpoint, or from one of another
+        run, training takes a different course, and its log must not mix with the old one. A run that was killed before its
+        first checkpoint starts again in its folder.
 
         Args:
-            same: does this folder's run have the configuration of ours?
-            ours: of a job that may have begun before. "first": of several runs of this name one that is `same`, if there is
-                one; "only": none but such a one.
+            same: says whether a folder's run has our configuration.
+            ours: for a job that may have started before. "first": of several runs of this name prefer one that is `same`;
+                "only": accept no other.
         """
         if ckpt_path == "last":
             return self.last(same, ours) or self.claim()
@@ -130,7 +130,7 @@ def claim_measured(out: str | None, folders: RunFolders, checkpoint: str | None,
     """A new folder for the measurement of a configuration's model.
 
     Raises:
-        UserError: if there is something in the one that was asked for.
+        UserError: if ``out`` is neither new nor an empty folder.
     """
     if out is None:
         return RunFolders(str(folders.parent.parent), MEASURED, _name_of(checkpoint, model)).claim()
@@ -138,7 +138,8 @@ def claim_measured(out: str | None, folders: RunFolders, checkpoint: str | None,
     try:
         if folder.path.exists() and (not folder.path.is_dir() or any(folder.path.iterdir())):
             raise UserError(
-                f"--out names a new folder, and there is something at {folder.path}: choose another or remove it."
+                f"--out: expected a new or empty folder, got {folder.path}, which has files in it or is no folder: choose "
+                "another, or remove it."
             )
         folder.path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -153,9 +154,9 @@ def _not_made(what: str, error: OSError, instead: str) -> UserError:
 
 
 def check_names(words: Sequence[str], out: str | None, checkpoint: str | None) -> None:
-    """A measurement is no run of a group: `run.group` and `run.name` are of the run that ``--ckpt_path last`` takes.
+    """Refuse `run.group` and `run.name` for a measurement that does not use them: they name the run of ``--ckpt_path last``.
 
-    In a configuration, which serves `fit` too, they may stand; so they may beside ``--out``, which says where the results go.
+    They are allowed in a configuration, which may be one for `fit`, and together with ``--out``, which names the folder.
 
     Raises:
         UserError: where an option on the command line would have no effect.
@@ -164,8 +165,8 @@ def check_names(words: Sequence[str], out: str | None, checkpoint: str | None) -
         return
     if unused := [name for word in words if (name := word.partition("=")[0]) in ("--run.group", "--run.name")]:
         raise UserError(
-            f"{unused[0]} of measure names the run that --ckpt_path last takes, got {checkpoint or 'no --ckpt_path'}: "
-            "leave it out. The folder of the results is --out DIR."
+            f"{unused[0]} has an effect in measure only with --ckpt_path last, got {checkpoint or 'no --ckpt_path'}: leave "
+            "it out. To choose the folder of the results, give --out DIR."
         )
 
 
@@ -183,22 +184,22 @@ def _name_of(checkpoint: str | None, model: Namespace) -> str:
 def is_unused(folder: RunFolder) -> bool:
     """Was nothing logged in this folder?
 
-    Not of a run that has trained to its end: other loggers and callbacks may have written into it. One of no epochs is.
+    A run that has finished one epoch or more counts as used: other loggers and callbacks may have written into it.
     """
     return not (folder.finished or (folder.path / LOG).exists() or folder.checkpoints.exists())
 
 
 def discard_if_unused(folder: RunFolder) -> None:
-    """Remove such a folder, so that a mistake in a configuration leaves no empty run behind."""
+    """Remove a folder that `is_unused`, so that a mistake in a configuration leaves no empty run behind."""
     if folder.path.is_dir() and is_unused(folder):
         discard(folder)
 
 
 def discard(folder: RunFolder) -> None:
-    """Remove a folder with all that is in it.
+    """Remove a folder with everything in it.
 
-    What the system keeps stays, and raises nothing, since an error that is under way says more: a mount, a link to a folder, and
-    on NFS a file that is open, as the lock is.
+    What cannot be removed (a mount, a link to a folder, on NFS an open file such as the lock) stays, without an error: it must
+    not hide the one that led here.
     """
     for path in [*folder.path.iterdir()]:
         with contextlib.suppress(OSError):
@@ -210,8 +211,8 @@ def discard(folder: RunFolder) -> None:
 class SaveRunConfig(SaveConfigCallback):
     """The whole configuration into the run folder, with command and versions on top, and to W&B.
 
-    At once for a new run, which may be killed before it trains. One that goes on keeps what it has until it trains: its
-    checkpoint may be refused, and nothing may be left to train. Then the options that were not used are said.
+    A new run writes it at once, as it may be killed before it trains. A resumed run keeps its earlier one until training
+    starts: its checkpoint may be refused, or nothing may be left to train. Then the options that were not used are printed.
     """
 
     @override
@@ -232,7 +233,7 @@ class SaveRunConfig(SaveConfigCallback):
         """The numbers that follow are of the run as it was: they must not pass for those of other options."""
         for folder in folders_of(trainer) if self._waits and trainer.is_global_zero else ():
             if other := _changed(folder, self._text()):
-                print(changes(other, "nothing was trained with other options than the run's"))
+                print(changes(other, "nothing was trained, so these changed options were not used"))
 
     def _text(self) -> str:
         return self.parser.dump(self.config, format="yaml", **AS_PARSED)

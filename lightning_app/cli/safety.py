@@ -1,13 +1,13 @@
 """What files of others may make this program do, and what is refused. This is the one place that says it.
 
-A configuration that the user names is code: it says which classes and functions are called, with which arguments. Run none
-that you would not run a script of. Relative paths in it are below the run folder (`placed`).
+A configuration that the user names is code: it says which classes and functions are called, with which arguments. Do not use
+one from anybody whose scripts you would not run. Relative paths in it are below the run folder (`placed`).
 
 Everything else is read as if a stranger had written it (`lightning_app.common.safe_io`). Arrays, checkpoints and weights hold
 tensors and plain values; nothing in them is executed; a file that is damaged or of another kind is refused with an error
 message and exit code 2. A report leaves out damaged arrays, layers and notes and says so at its end; it refuses a damaged
-``log.csv`` or ``config.yaml``. Not guarded against is a file that is made to fill the memory, or to end the process by its
-depth: it can stop a command and do nothing else.
+``log.csv`` or ``config.yaml``. There is no protection against a file that is made to fill the memory, or is nested so deeply
+that the process ends: it can stop a command and do nothing else.
 
 ``validate``, ``test`` and ``measure`` with ``--ckpt_path FILE`` alone take net, data and precision from the ``config.yaml`` of
 the checkpoint's run, which the user has not named, and ``measure`` those options of the measures in configs/measure.yaml that
@@ -64,9 +64,9 @@ def check_allowed(config: Any) -> None:
         if callable(found) and not _is_allowed(found):
             name = f"{getattr(found, '__module__', '?')}.{getattr(found, '__qualname__', type(found).__name__)}"
             raise UserError(
-                f"the checkpoint's own config.yaml names {name}, which is neither a class of nets or data nor a "
-                "function of torchvision or timm that makes a net, and may do anything. If you trust it, name it "
-                "yourself: --config with that file."
+                f"the checkpoint's own config.yaml names {name}, which could do anything: expected only classes of nets, "
+                "data, optimizers and schedules, and functions of torchvision or timm that make nets. If you trust that "
+                "file, name it yourself: --config FILE."
             )
 
 

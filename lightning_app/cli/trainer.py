@@ -48,8 +48,8 @@ class Trainer(pl.Trainer):
             asked = kwargs.get("strategy")
             name = asked if isinstance(asked, str) and asked != "auto" else type(self.strategy).__name__
             raise UserError(
-                "trainer.strategy: expected auto, seeds or ddp, which train whole nets in processes that are commands of their "
-                f"own (start_method popen), got {name}."
+                f"trainer.strategy: expected auto, seeds or ddp (with start_method popen), got {name}. Nets are trained whole, "
+                "and each process is started as a command of its own."
             )
         # Private parts of Lightning, checked by tests/test_private_parts.py. Its own signal handlers talk to other ranks,
         # which may wait for each other for ever within a handler, and save to a file of their own under SLURM.
@@ -137,15 +137,15 @@ class Trainer(pl.Trainer):
         Args:
             model: the nets.
             datamodule: what they are evaluated and measured on.
-            ckpt_path: a checkpoint of ours, whose weights and epoch are taken.
-            weights: a file with the weights of the one net there is: a state dict of PyTorch or .safetensors.
-            out: a new folder for what is measured. None takes one in ``measured`` beside the groups of runs.
+            ckpt_path: a checkpoint of `fit`, whose weights and epoch are used.
+            weights: a file with the weights of a single net: a PyTorch state dict or .safetensors.
+            out: a new folder for the results. None: a new one in ``measured``, beside the groups of runs.
 
         Raises:
-            UserError: for weights of another net, several nets and one file, or a checkpoint that no training here left.
+            UserError: for weights of another net, weights with several nets, or a checkpoint that `fit` did not write.
         """
         if ckpt_path is not None and weights is not None:
-            raise UserError("--ckpt_path and --weights both say which weights to measure: give one of them.")
+            raise UserError("--ckpt_path and --weights both say which weights to measure: give only one of them.")
         if ckpt_path is not None:
             self.fit_loop.load_state_dict(_fit_loop(ckpt_path))  # epoch and step, which `validate` leaves at 0
             epochs: Any = self.fit_loop.epoch_progress.current
@@ -157,7 +157,8 @@ class Trainer(pl.Trainer):
             if len(members) > 1:
                 names = ", ".join(member.name for member in members)
                 raise UserError(
-                    f"--weights is one net's file, and there are {len(members)} nets ({names}): give one model.net."
+                    f"--weights: expected one net, as the file has the weights of one, got {len(members)} ({names}): configure "
+                    "one model.net with one seed."
                 )
             load_weights(members[0].net, with_home(weights))
         for callback in self.callbacks:
@@ -191,8 +192,8 @@ def _refusing(restore: Callable[..., None]) -> Callable[..., None]:
             raise
         except (LookupError, TypeError, AttributeError, ValueError) as error:
             raise UserError(
-                f"this run cannot be resumed from the checkpoint ({reason(error)}): it is damaged, or of another "
-                "program. Name another checkpoint, or leave --ckpt_path out to start a new run."
+                f"this run cannot be resumed from the checkpoint ({reason(error)}): it is damaged, or was "
+                "written by another program. Name another checkpoint, or leave --ckpt_path out to start a new run."
             ) from error
 
     return restored
@@ -203,8 +204,8 @@ def _fit_loop(checkpoint: str) -> dict[str, Any]:
     loops = AtomicCheckpointIO().load_checkpoint(checkpoint).get("loops", {})
     if "fit_loop" not in loops:
         raise UserError(
-            f"{checkpoint} is not a checkpoint of `fit`: it does not say how far training was. Weights alone are measured "
-            "with --model.net CLASS --weights FILE."
+            f"{checkpoint} is not a checkpoint of `fit`: it does not say how far training had come. To measure weights alone, "
+            "use --model.net CLASS --weights FILE."
         )
     return loops["fit_loop"]
 

@@ -56,23 +56,23 @@ UNMONITORED = "Early stopping conditioned on metric"  # Lightning's words, which
 TOO_RARELY = "`val_check_interval`"  # Lightning's words
 PAST_THE_LIMIT = "You restored a checkpoint with current_epoch"  # Lightning's words
 UNFIT = {  # Lightning's callbacks, and what to do instead
-    "LearningRateFinder": "train one arm a rate, or several runs, and compare them.",
-    "BatchSizeFinder": "set data.batch_size. Measures take as many samples at a time as fit by themselves.",
-    "StochasticWeightAveraging": "model.ema_decay averages the weights of each net.",
-    "WeightAveraging": "model.ema_decay averages the weights of each net.",
-    "EMAWeightAveraging": "model.ema_decay averages the weights of each net.",
+    "LearningRateFinder": "train one arm per learning rate, or several runs, and compare them.",
+    "BatchSizeFinder": "set data.batch_size. Measures find by themselves how many samples fit into memory.",
+    "StochasticWeightAveraging": "set model.ema_decay, which averages the weights of each net.",
+    "WeightAveraging": "set model.ema_decay, which averages the weights of each net.",
+    "EMAWeightAveraging": "set model.ema_decay, which averages the weights of each net.",
 }
 PATHS = ("run.root", "data.init_args.root", "ckpt_path", "weights", "out")  # empty, these would be the working folder
 OF_NO_BATCH = ("max_epochs", "max_steps", "limit_train_batches")  # with 0 nothing is trained
 OF_MEASURING = ("cost/", "failed/", "time/")  # beginnings of numbers that are no results
 STRICT = "Stop if a measure or a logger fails, instead of warning and going on without it."
 HELP = {  # of Lightning's options that do something else here; hidden ones would be missing in a run's configuration
-    "ckpt_path": "a checkpoint file, or `last`: last.ckpt of the newest run in run.root/run.group/run.name. Without one the nets "
-    "are untrained, but for `measure --weights`.",
+    "ckpt_path": "a checkpoint file, or `last`: last.ckpt of the newest run in run.root/run.group/run.name. Without it the nets "
+    "are untrained, except with `measure --weights`.",
     "trainer.barebones": "not supported.",
     "trainer.limit_test_batches": "how much of the test data `test` evaluates on, per device: a fraction or a number of batches.",
     "verbose": "no effect: the results are always printed.",
-    "weights_only": "no effect: of a checkpoint nothing but tensors and plain values is ever loaded.",
+    "weights_only": "no effect: only tensors and plain values are ever loaded from a checkpoint.",
 }
 HELP_OF_LOOKING = {  # of commands that train nothing
     "run.group": "group of the run that `--ckpt_path last` takes.",
@@ -193,7 +193,7 @@ class TrainingCLI(LightningCLI):
     def before_instantiate_classes(self) -> None:
         for option in PATHS:
             if self._get(self.config, option) == "":
-                raise UserError(f"{option}: expected a path, got an empty text: is a variable of the shell unset?")
+                raise UserError(f"{option}: expected a path, got an empty text: is a shell variable unset?")
         path = self._resolve_checkpoint()
         _check_trainer(self._get(self.config, "trainer"), self.subcommand)
         if self.subcommand == "measure":
@@ -221,7 +221,7 @@ class TrainingCLI(LightningCLI):
         if not Path(path).is_file():
             below = Path(path, CHECKPOINTS, LAST)
             hint = f" Did you mean {below}?" if below.is_file() else ""
-            raise UserError(f"--ckpt_path is 'last' or a checkpoint file, found no file {path}.{hint}")
+            raise UserError(f"--ckpt_path: expected 'last' or a checkpoint file, found no file {path}.{hint}")
         return path
 
     def _leave_out_what_is_missing(self) -> None:
@@ -233,7 +233,7 @@ class TrainingCLI(LightningCLI):
             return
         if any(one.init_args.mode == "online" for one in ours):
             raise UserError(
-                "the logger's mode is online, and W&B is not installed: pip install wandb, or set it to auto."
+                "the W&B logger's mode is online, but W&B is not installed: run pip install wandb, or set mode to auto."
             )
         trainer["logger"] = [one for one in asked if one not in ours]
         if ranks.rank == 0 and self.subcommand in ("fit", "measure"):
@@ -256,8 +256,8 @@ class TrainingCLI(LightningCLI):
             if twice := NAMED_TWICE.search(str(error)):
                 raise UserError(
                     f"trainer.callbacks has {twice[1]} twice, and a checkpoint could not tell their states apart: "
-                    "`callbacks+:` adds to those of base.yaml. Give one of them arguments that tell it apart, where it has "
-                    "such (BnLambda: norm), or name all callbacks once in `callbacks:`, which replaces the list."
+                    "`callbacks+:` adds to the list of base.yaml. Give one of them an argument that makes it different, if "
+                    "it has one (BnLambda: norm), or write the whole list in `callbacks:`, which replaces that of base.yaml."
                 ) from error
             raise UserError(f"this configuration cannot be built: {first_line(error)}") from error
 
@@ -376,8 +376,8 @@ class TrainingCLI(LightningCLI):
             if not str(error).startswith(PAST_THE_LIMIT):
                 raise
             raise UserError(
-                f"nothing is left to train: the checkpoint is of a later epoch than {self.trainer.max_epochs}, the limit. "
-                "Raise trainer.max_epochs to continue."
+                "nothing is left to train: the checkpoint is from a later epoch than trainer.max_epochs, "
+                f"{self.trainer.max_epochs}. Raise trainer.max_epochs to continue."
             ) from error
 
     def before_fit(self) -> None:
@@ -468,7 +468,7 @@ class TrainingCLI(LightningCLI):
             page = write_report([self.folder])
         except (KeyboardInterrupt, SystemExit, MachineError):
             path = self.folder.path
-            print(f"{path} is finished and saved, but for its page: `report {path}` makes it", file=sys.stderr)
+            print(f"{path} is finished and saved, except for its page: `report {path}` makes it", file=sys.stderr)
             raise
         print(f"report: {page}")
         self.answer |= _numbers(self.folder) | {"report": page}
@@ -494,8 +494,8 @@ def _check_trainer(trainer: Namespace, command: str | None) -> None:
         raise UserError("trainer.barebones is not supported: it would disable logging and checkpoints.")
     if command != "test" and trainer["limit_test_batches"] is not None:
         raise UserError(
-            "trainer.limit_test_batches counts in `test` only, other commands evaluate test data with the validation data: "
-            "set data.test_limit, or trainer.limit_val_batches, which limits both."
+            "trainer.limit_test_batches has an effect only in `test`; other commands evaluate the test data together with the "
+            "validation data: set data.test_limit, or trainer.limit_val_batches, which limits both."
         )
     if (every := trainer["check_val_every_n_epoch"]) is not None:
         at_least(1, "trainer", check_val_every_n_epoch=every)
@@ -508,8 +508,8 @@ def _check_trainer(trainer: Namespace, command: str | None) -> None:
         low, high = trainer[least], trainer[most]
         if command == "fit" and 0 <= (-1 if high is None else high) < (low or 0):  # -1: no limit
             raise UserError(
-                f"trainer.{least} holds off what stops training early, and trainer.{most} ends it all the same: expected "
-                f"trainer.{least} of at most {high}, got {low}. Raise trainer.{most}."
+                f"trainer.{least}: expected at most {high}, trainer.{most}, got {low}: training always ends at trainer.{most}. "
+                f"Raise trainer.{most}, or lower trainer.{least}."
             )
 
 

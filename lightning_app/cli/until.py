@@ -75,20 +75,20 @@ class Question:
         if not found or not settled.keys() >= {*chosen} or (margin is not None and not 0 < margin < math.inf):
             raise UserError(f"{OPTION} expects a number, verdicts and a margin, as in {EXAMPLE}; got '{words}'.")
         if found["verdicts"] and "equivalent" in chosen and margin is None:
-            raise UserError(f"{OPTION}: equivalent within what? Give a margin, as in {EXAMPLE}.")
+            raise UserError(f"{OPTION}: 'equivalent' needs a margin, got none: write it as in {EXAMPLE}.")
         return cls(found["name"], frozenset(settled[one] for one in chosen), margin)
 
 
 def fit_until(argv: Sequence[str]) -> int:
     """Train batches of seeds, each a run of its own, until the last arm's verdict against the first is settled.
 
-    Called again it goes on: finished runs are kept, and an interrupted one is resumed.
+    Called again, it continues: finished runs are kept, and an interrupted one is resumed.
 
     Returns:
-        0: one of the named verdicts; 5: another one; 4: unresolved after the most seeds; else what `fit` returned.
+        0: one of the named verdicts; 5: another verdict; 4: unresolved after --max-seeds seeds; else the exit code of `fit`.
 
     Raises:
-        UserError: for a wrong question, a configuration without exactly two arms, or runs that were begun with another one.
+        UserError: for a wrong question, a configuration without exactly two arms, or runs started with another configuration.
     """
     words, question, most = options_of([word for word in argv if word != JSON])
     config = _config(words)
@@ -109,7 +109,9 @@ def _until_settled(words: Sequence[str], question: Question, most: int, asked: R
         done = sorted(seed for seeds in runs.values() for seed in seeds)
         if done:
             if silent := [run.path for run in runs if not run.has_log]:
-                raise UserError(f"{OPTION}: {silent[0]} has no numbers: remove it, and let trainer.callbacks log some.")
+                raise UserError(
+                    f"{OPTION}: {silent[0]} has no logged numbers: remove it, and let trainer.callbacks log some."
+                )
             paths = ",".join(str(run.path) for run in runs)
             named = f"{paths}:{asked.last}", f"{paths}:{asked.first}"
             sides = _sides(named, question.name)
@@ -130,8 +132,8 @@ def _until_settled(words: Sequence[str], question: Question, most: int, asked: R
             return code
         if not folder.is_dir():
             raise UserError(
-                f"{OPTION} expects a run in {folder}, found none after `fit`: see its output above, and whether "
-                "trainer.max_epochs was reached before."
+                f"{OPTION}: expected a run in {folder}, found none after `fit`: its output above says why. Had the checkpoint "
+                "already reached trainer.max_epochs?"
             )
 
 
@@ -141,7 +143,7 @@ def _sides(named: tuple[str, str], name: str) -> Sides:
     try:
         sides.chosen([name])
     except UserError as error:
-        what = "Name a number that trainer.callbacks log: runs are kept, and not trained again."
+        what = "Name a number that trainer.callbacks log; the finished runs are kept and not trained again."
         raise UserError(f"{OPTION}: {error} {what}") from error
     return sides
 
@@ -159,7 +161,7 @@ def options_of(argv: Sequence[str]) -> tuple[list[str], Question, int]:
     for word in rest:
         name, equals, value = word.partition("=")
         if name == "--print_config" or (name.startswith("--") and name.endswith(("-help", ".help"))):
-            raise UserError(f"{OPTION} trains: leave out {name}, or {OPTION}.")
+            raise UserError(f"{OPTION} trains and {name} does not: leave one of them out.")
         if name not in (OPTION, MOST):
             words.append(word)
         elif name in own:
@@ -186,18 +188,20 @@ def _config(words: Sequence[str]) -> Mapping[str, Any]:
 def _asked(config: Mapping[str, Any]) -> Runs:
     run, arms = config["run"], [*(config["model"].get("arms") or {})]
     if config["trainer"].get("fast_dev_run"):
-        raise UserError(f"{OPTION} compares what runs have logged, and with trainer.fast_dev_run they log nothing.")
+        raise UserError(
+            f"{OPTION} compares what runs log, and with trainer.fast_dev_run they log nothing: leave one out."
+        )
     if len(arms) != 2:
         raise UserError(
-            f"{OPTION} compares two arms, the configuration has {len(arms)} (model.arms): see configs/pair20.yaml."
+            f"{OPTION} compares two arms, and model.arms has {len(arms)}: configure two, as in configs/pair20.yaml."
         )
     start = min(parse_seeds(config["model"]["seeds"]))
     first, last = arms
     folder = with_home(run["root"]) / run["group"]
     if "," in str(folder / run["name"]):
         raise UserError(
-            f"{OPTION} compares runs by their folders with commas between them, and {folder / run['name']} has a comma: choose "
-            "another --run.root, --run.group or --run.name."
+            f"{OPTION} writes the folders of its runs with commas between them, and {folder / run['name']} has a comma in it: "
+            "choose another --run.root, --run.group or --run.name."
         )
     return Runs(folder, run["name"], first, last, start)
 

@@ -40,13 +40,13 @@ def load_weights(net: nn.Module, file: Path) -> None:
     if missing or unexpected:
         raise UserError(
             f"{file} holds the weights of another net than this {type(net).__name__}: {_some(missing, 'missing')}, "
-            f"{_some(unexpected, 'too many')}. Name the class and the arguments that it was saved from."
+            f"{_some(unexpected, 'too many')}. Give the class and the arguments of the net that was saved."
         )
     for name, value in found.items():
         if not is_lazy(own[name]) and value.shape != own[name].shape:
             raise UserError(
                 f"{name} is {tuple(value.shape)} in {file} and {tuple(own[name].shape)} in this {type(net).__name__}: give "
-                "the net the arguments it was saved with (its number of classes, for one)."
+                "the net the arguments it was saved with (such as its number of classes)."
             )
     net.load_state_dict(dict(found), strict=False)  # what is missing has another name, or is a counter
 
@@ -91,8 +91,9 @@ def _without_prefix(found: Mapping[str, Tensor], own: Sequence[str]) -> Mapping[
         nets = {prefix: weights for prefix, weights in nets.items() if not prefix.startswith("averages.")}
     if len(nets) > 1:
         raise UserError(
-            f"the file holds {len(nets)} such nets, under the prefixes {', '.join(repr(each) for each in sorted(nets)[:SHOWN])}, "
-            "expected one: `extract` takes one out of a checkpoint of this program; else save the one that is meant by itself."
+            f"expected the weights of one net, the file has {len(nets)} such nets, with the prefixes "
+            f"{', '.join(repr(each) for each in sorted(nets)[:SHOWN])}: save the one you mean in a file of its own (`extract` "
+            "does so with a checkpoint of SkipScope)."
         )
     return next(iter(nets.values()), found)
 

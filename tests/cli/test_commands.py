@@ -148,7 +148,9 @@ def test_what_trains_nothing_leaves_the_record_of_a_run_as_it_is(finished, tmp_p
         done = command(*TINY, *every_epoch(), "--trainer.max_epochs", "3", *words, "--ckpt_path", "last", cwd=tmp_path)
         assert done.returncode == code, done.stderr
         assert record() == before and not [*run.path.glob("config.before-*")], words
-        other = "nothing was trained with other options than the run's: model.optimizer.init_args.lr 0.0003 -> 0.5"
+        other = (
+            "nothing was trained, so these changed options were not used: model.optimizer.init_args.lr 0.0003 -> 0.5"
+        )
         assert (other in done.stdout) == ("--model.optimizer.lr" in words)
     other = ("--run.name", "other", "--ckpt_path", str(run.checkpoints / "last.ckpt"))
     done = command(*TINY, *every_epoch(), "--trainer.max_epochs", "3", *other, cwd=tmp_path)
@@ -196,17 +198,17 @@ def test_a_diverging_run_keeps_what_was_logged(tmp_path):
         (("--seed", "3"), ("no option 'seed'", "model.seeds")),
         (("--model.seeds", "1:6"), ("expected seeds as numbers and ranges like '0-6,9', got '1:6'",)),
         (("--config", "{save_checkpoint: {every_n_steps: 1:30}}"), ("every_n_steps: expected int, got 1:30",)),
-        (("--config=",), ("config: expected a path, got an empty text: is a variable",)),
+        (("--config=",), ("--config: expected a path, got an empty text: is a shell variable",)),
         (("--weights", "x"), ("no option 'weights'", "it goes with measure")),
         (
             ("--model.optimizer.momentum", "0.9"),
             ("no option 'model.optimizer.momentum'", "model.optimizer takes amsgrad"),
         ),
         (("--trainer.callbacks[0].samples", "8"), ("no option 'trainer.callbacks[0].samples'", "give the whole list")),
-        (("--model.scheduler", "None"), ("model.scheduler: expected", "got the text None", "write null for none")),
+        (("--model.scheduler", "None"), ("model.scheduler: expected", "got the text None", "write null for no value")),
         (
             ("--trainer.max_epochs", "None"),
-            ("trainer.max_epochs: expected", "got the text None", "write null for none"),
+            ("trainer.max_epochs: expected", "got the text None", "write null for no value"),
         ),
         (("--trainer.logger", "CSVLoger"), ("trainer.logger: there is no class 'CSVLoger'", "did you mean CSVLogger")),
         (
@@ -216,11 +218,11 @@ def test_a_diverging_run_keeps_what_was_logged(tmp_path):
         (("--model.arms.plain.net", "CIFAR10"), ("plain.net: expected a class of another kind, got CIFAR10",)),
         (
             ("--model.arms.plain.net", "os.system"),
-            ("plain.net: expected a class, or a function that is annotated", "got os.system"),
+            ("plain.net: expected a class, or a function annotated", "got os.system"),
         ),
         (
             ("--model.arms.plain.net", "builtins.print"),
-            ("plain.net: expected a class, or a function that is annotated", "got builtins.print"),
+            ("plain.net: expected a class, or a function annotated", "got builtins.print"),
         ),
         (("--model.optimizer.lr", "-1"), ("model.optimizer or model.scheduler cannot be made", "-1")),
         (("--model.scheduler", "torch.optim.lr_scheduler.ReduceLROnPlateau"), ("ReduceLROnPlateau",)),
@@ -241,11 +243,17 @@ def test_a_diverging_run_keeps_what_was_logged(tmp_path):
             ("--trainer.val_check_interval", "0"),
             ("val_check_interval: expected a fraction", "got 0", "limit_val_batches to 0"),
         ),
-        (("--trainer.min_epochs", "3"), ("trainer.min_epochs of at most 2, got 3", "Raise trainer.max_epochs")),
-        (("--trainer.min_steps", "3", "--trainer.max_steps", "2"), ("min_steps of at most 2, got 3",)),
+        (
+            ("--trainer.min_epochs", "3"),
+            ("trainer.min_epochs: expected at most 2, trainer.max_epochs, got 3", "Raise trainer.max_epochs"),
+        ),
+        (
+            ("--trainer.min_steps", "3", "--trainer.max_steps", "2"),
+            ("min_steps: expected at most 2, trainer.max_steps, got 3",),
+        ),
         (("--trainer.default_root_dir", "x"), ("trainer.default_root_dir is not used: set run.root",)),
         (("--trainer.barebones", "true"), ("trainer.barebones is not supported",)),
-        (("--trainer.limit_test_batches", "1"), ("counts in `test` only", "set data.test_limit")),
+        (("--trainer.limit_test_batches", "1"), ("has an effect only in `test`", "set data.test_limit")),
         (("--trainer", "5"), ("trainer: expected options, such as --trainer.max_epochs, got",)),
         (("--data.drop_last", "true", "--data.batch_size", "128"), ("drop_last leaves no batch",)),
         (("--model.weight_decay", "-1"), ("weight_decay is lambda >= 0",)),
@@ -259,7 +267,7 @@ def test_a_diverging_run_keeps_what_was_logged(tmp_path):
                 "trainer.callbacks[0].every_n_epochs or trainer.callbacks[0].eve",
             ),
         ),
-        (("--model.loss", "hinge"), ("got hinge", "a loss of your own is what a net returns")),
+        (("--model.loss", "hinge"), ("got hinge", "a loss of your own goes into a net")),
         (("--seeds", "3"), ("no option 'seeds'", "did you mean model.seeds?")),
         (
             ("configs/res20.yaml",),
@@ -283,7 +291,7 @@ def test_a_diverging_run_keeps_what_was_logged(tmp_path):
         (("--model.net", "mylip.MyNet"), ("no module 'mylip'", "on PYTHONPATH")),
         (
             ("--model", "mylib.MyModule"),
-            ("model: expected options", "LightningModule of your own goes into pl.Trainer"),
+            ("model: expected options", "LightningModule of your own with pl.Trainer"),
         ),
         (("--config", "nope.yaml"), ("config: there is no file ",)),
         (("--config", "quickstrat.yaml"), ("config: there is no file ", "configs/quickstart.yaml?")),
@@ -291,12 +299,15 @@ def test_a_diverging_run_keeps_what_was_logged(tmp_path):
         (("--trainer.callbacks+=LearningRateFinder",), ("LearningRateFinder does not work where a run may",)),
         (("--data", "CIFAR11"), ("no class 'CIFAR11'", "did you mean CIFAR10")),
         (("--trainer.callbacks+=WeigthMass",), ("no class 'WeigthMass'", "did you mean WeightMass")),
-        (("--trainer.callbacks+=BnLambda",), ("trainer.callbacks has BnLambda twice", "arguments that tell it apart")),
+        (
+            ("--trainer.callbacks+=BnLambda",),
+            ("trainer.callbacks has BnLambda twice", "an argument that makes it different"),
+        ),
         (("--trainer.max_epochs", "many"), ("trainer.max_epochs: expected int, got many",)),
         (("--model.arms.plain.net.init_args.depth", "21"), ("got 21", "Nearest: 20 and 23")),
         (("--ckpt_path", "nowhere.ckpt"), ("found no file nowhere.ckpt",)),
         (("--config", "nowhere.yaml"), ("nowhere.yaml",)),
-        (("--run.name", "../elsewhere"), ("run.name", "no path")),
+        (("--run.name", "../elsewhere"), ("run.name: expected the name of a folder", "got '../elsewhere'")),
         (("--data", "CIFAR10", "--data.root", "empty"), ("empty", "CIFAR-10")),
         (  # which cannot be downloaded
             ("--model.arms.plain.net", "torchvision.models.resnet18", "--model.arms.plain.net.weights", "DEFAULT"),
@@ -464,4 +475,4 @@ def test_no_command_and_a_wrong_one(monkeypatch, capsys):
     assert main([]) == 2
     assert "unknown command 'fitt'" in refused("fitt", capsys=capsys, monkeypatch=monkeypatch)
     before = refused("--config", "x.yaml", "fit", capsys=capsys, monkeypatch=monkeypatch)
-    assert "expected a command before its options, got '--config'" in before
+    assert "expected a command before the options, got '--config'" in before

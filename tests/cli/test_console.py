@@ -107,7 +107,7 @@ def test_output_that_cannot_be_written_is_named(monkeypatch, capsys, faked, word
     with open("/dev/full", "w") as full:
         monkeypatch.setattr(sys, "stdout", full)
         assert cli.main(words) == 1
-    said = "error: standard output cannot be written: No space left on device. Free space, or send it elsewhere.\n"
+    said = "error: cannot write to standard output: No space left on device. Free space, or redirect the output.\n"
     assert capsys.readouterr().err == said
 
 

@@ -57,7 +57,7 @@ def test_it_goes_on_as_the_bank_would(saved, tmp_path):
 def test_as_safetensors_it_is_the_weights_and_what_they_are_of(saved, tmp_path, capsys):
     read = AtomicCheckpointIO().load_checkpoint
     assert main(["extract", str(saved), str(tmp_path / "one.safetensors"), "--member", "residual-seed01"]) == 0
-    assert "weights alone: to measure or test, fit cannot resume" in capsys.readouterr().out
+    assert "weights alone: you can validate, test and measure them; fit cannot resume" in capsys.readouterr().out
     packed, whole = read(tmp_path / "one.safetensors"), read(extracted(saved, tmp_path))
     assert identical(packed["state_dict"], whole["state_dict"]) and packed["members"] == whole["members"]
     with pytest.raises(UserError, match="without the optimizer's state"):
@@ -105,7 +105,7 @@ def test_what_a_callback_keeps_of_some_members_is_that_of_the_member_if_it_is_on
     [
         (("--member", "nobody"), "no member 'nobody'; it has plain-seed04, plain-seed01"),
         ((), "--member"),
-        (("--member", "plain-seed04", "--target"), "exists already"),
+        (("--member", "plain-seed04", "--target"), "already exists"),
     ],
 )
 def test_mistakes_are_error_messages(saved, tmp_path, capsys, words, message):
@@ -117,14 +117,14 @@ def test_mistakes_are_error_messages(saved, tmp_path, capsys, words, message):
 def test_a_checkpoint_from_before_is_told_what_to_do(saved):
     checkpoint = AtomicCheckpointIO().load_checkpoint(saved)
     del checkpoint["parameters"]
-    with pytest.raises(UserError, match="Resume it"):
+    with pytest.raises(UserError, match="Resume from it"):
         extract_member(checkpoint, "plain-seed04")
 
 
 def test_final_weights_alone_are_refused(saved):
     checkpoint = AtomicCheckpointIO().load_checkpoint(saved)
     del checkpoint["optimizer_states"]
-    with pytest.raises(UserError, match="holds the final weights alone: name a checkpoint"):
+    with pytest.raises(UserError, match="has only the final weights: name a checkpoint"):
         extract_member(checkpoint, "plain-seed04")
 
 

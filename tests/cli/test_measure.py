@@ -94,7 +94,7 @@ def test_everything_is_measured_by_default_and_shown(run, tmp_path, monkeypatch,
     assert 'id="layers"' in page and "blocks.0.conv" in page
     monkeypatch.chdir(tmp_path)
     again = ("measure", "--ckpt_path", run / "checkpoints" / "last.ckpt", "--out", "here")
-    assert "--out names a new folder" in refused(*again, capsys=capsys, monkeypatch=monkeypatch)
+    assert "--out: expected a new or empty folder" in refused(*again, capsys=capsys, monkeypatch=monkeypatch)
 
 
 @pytest.mark.slow
@@ -174,7 +174,7 @@ def test_what_cannot_be_measured_is_listed_with_the_reason(tmp_path):
     ("words", "message", "taken"),
     [
         (("--ckpt_path", "none.ckpt"), "found no file none.ckpt", 0),
-        (("--model.net", "SimplifiedNet", "--weights", "a.pth", "--ckpt_path", __file__), "give one of them", 1),
+        (("--model.net", "SimplifiedNet", "--weights", "a.pth", "--ckpt_path", __file__), "give only one of them", 1),
         (("--model.net", "SimplifiedNet", "--weights", "none.pth"), "expected weights at none.pth", 1),
         (
             ("--model.net", "torchvision.models.resnet18"),
@@ -189,8 +189,8 @@ def test_what_cannot_be_measured_is_listed_with_the_reason(tmp_path):
         ),
         (
             ("--model.net", "SimplifiedNet", "--run.name=m1"),
-            "run.name of measure names the run that --ckpt_path last takes, got no --ckpt_path: leave it out. The folder of "
-            "the results is --out DIR.",
+            "--run.name has an effect in measure only with --ckpt_path last, got no --ckpt_path: leave it out. To choose the "
+            "folder of the results, give --out DIR.",
             0,
         ),
         (
@@ -264,7 +264,9 @@ def test_a_checkpoint_brings_its_runs_net_and_data(tmp_path):
     (tmp_path / "net.yaml").write_text("model: {seeds: 1}\n")
     assert not prescan(["measure", "--ckpt_path", checkpoint, f"--config={tmp_path / 'net.yaml'}"])[1]
     (tmp_path / "elsewhere.ckpt").touch()
-    with pytest.raises(UserError, match=r"which net is in .*elsewhere\.ckpt\? Expected the run's config.yaml"):
+    with pytest.raises(
+        UserError, match=r"cannot tell which net is in .*elsewhere\.ckpt: expected the run's config.yaml"
+    ):
         prescan(["measure", f"--ckpt_path={tmp_path / 'elsewhere.ckpt'}"])
 
 

@@ -98,5 +98,5 @@ def test_training_says_that_nobody_reads(tmp_path, words):
     done = subprocess.run(call, stdout=writer, stderr=subprocess.PIPE, text=True, cwd=tmp_path)
     os.close(writer)
     assert done.returncode == 128 + signal.SIGPIPE
-    assert "error: [Errno 32] Broken pipe: nothing reads the output of fit any more" in done.stderr
+    assert "error: [Errno 32] Broken pipe: the program that read the output of fit has ended" in done.stderr
     assert "Traceback" not in done.stderr

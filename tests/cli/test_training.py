@@ -68,7 +68,7 @@ def test_online_without_wandb_is_refused(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(training, "find_spec", lambda name: None)
     online = ["--trainer.logger", "AutoWandbLogger", "--trainer.logger.mode", "online"]
     said = refused(*TINY, *online, capsys=capsys, monkeypatch=monkeypatch)
-    assert "mode is online, and W&B is not installed" in said
+    assert "mode is online, but W&B is not installed" in said
 
 
 def test_what_stops_before_anything_is_saved_does_not_name_the_checkpoint_of_an_older_run(
@@ -133,7 +133,7 @@ def test_an_interruption_while_the_page_is_made_says_that_the_run_is_finished(tm
     cli = Mock(folder=RunFolder(tmp_path))
     with pytest.raises(KeyboardInterrupt):
         TrainingCLI._write_page(cli)
-    said = f"{tmp_path} is finished and saved, but for its page: `report {tmp_path}` makes it\n"
+    said = f"{tmp_path} is finished and saved, except for its page: `report {tmp_path}` makes it\n"
     assert capsys.readouterr().err == said
 
 

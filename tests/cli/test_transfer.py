@@ -102,7 +102,9 @@ def test_one_member_of_several_can_be_chosen(tmp_path):
 def test_half_precision_is_refused(bank, wanted, found):
     checkpoint = load(bank)
     checkpoint["state_dict"] = {name: weight.to(wanted) for name, weight in checkpoint["state_dict"].items()}
-    with pytest.raises(UserError, match=rf"blocks.0.conv.weight is torch.{found}: beside the 1 .* float32 or float64"):
+    with pytest.raises(
+        UserError, match=rf"blocks.0.conv.weight: expected float32 or float64 .* got torch.{found}: next to the 1"
+    ):
         transfer_checkpoint(checkpoint)
 
 
@@ -142,15 +144,16 @@ def test_what_the_command_says(bank, tmp_path, capsys):
     assert main(["transfer", str(bank), str(tmp_path / "out.ckpt")]) == 0
     shifted, written, hint = capsys.readouterr().out.splitlines()
     assert re.fullmatch(
-        r"residual: 16 ID entries shifted; the way back would differ by at most \S+e-08 \(float32 allows 6\.\de-08\)",
+        r"residual: 16 ID entries shifted; shifting them back would change them by at most \S+e-08 "
+        r"\(limit of rounding in float32: 6\.\de-08\)",
         shifted,
     )
     assert written.startswith(f"written: {tmp_path / 'out.ckpt'} (T: residual -> plain; the optimizer's state is kept")
-    assert "only with `model.decay_towards: identity`" in hint
+    assert "only if it has `model.decay_towards: identity`" in hint
     assert main(["transfer", "--inverse", str(bank), str(tmp_path / "back.ckpt")]) == 0
     shifted, written, hint = capsys.readouterr().out.splitlines()
     assert shifted.startswith("plain: 16 ID entries") and "(T^-1: plain -> residual;" in written
-    assert "only if that one has `model.decay_towards: identity`" in hint
+    assert "only if the plain net has `model.decay_towards: identity`" in hint
     assert sorted(path.name for path in tmp_path.iterdir()) == ["back.ckpt", "out.ckpt"]
     kept = {name: value for name, value in load(bank).items() if name != "optimizer_states"}
     torch.save(kept, tmp_path / "final.ckpt")
@@ -168,17 +171,17 @@ REFUSED = {  # words after `transfer` -> what the message says
     "torn.ckpt out.ckpt": "torn.ckpt cannot be read: it is truncated or damaged",
     "tensor.ckpt out.ckpt": "tensor.ckpt has no state_dict",
     "weights.ckpt out.ckpt": "does not say which of its weights have ID entries",
-    "older.ckpt out.ckpt": "Resume it with `fit --ckpt_path` and transfer what that writes",
-    "bank.ckpt bank.ckpt": "bank.ckpt exists already and is not overwritten",
-    "bank.ckpt text.ckpt": "text.ckpt exists already and is not overwritten: remove it or choose another name",
+    "older.ckpt out.ckpt": "Resume from it with `fit --ckpt_path`, and transfer the checkpoint that fit writes",
+    "bank.ckpt bank.ckpt": "bank.ckpt already exists and is not overwritten",
+    "bank.ckpt text.ckpt": "text.ckpt already exists and is not overwritten: remove it or choose another name",
     "bank.ckpt nowhere/out.ckpt": "expected a folder nowhere to write out.ckpt into, found none: make it first",
     "bank.ckpt out.ckpt --member nobody": "no member 'nobody'; it has plain, residual, full",
-    "bank.ckpt out.ckpt --member plain": "found 'plain' (seed 0, plain SimplifiedNet). For T^-1, plain -> residual, add",
-    "bank.ckpt out.ckpt --member residual --inverse": "For T, residual -> plain, leave --inverse out",
-    "bank.ckpt out.ckpt --member full": "no weight of 'full' (seed 0, residual CifarResNet) has ID entries, so T cannot",
-    "full.ckpt out.ckpt": "only an identity across a single convolution",
-    "plain.ckpt out.ckpt": "T starts from a residual net with ID entries, found 'residual' (seed 0, plain SimplifiedNet)",
-    "half.ckpt out.ckpt": "beside the 1 of an ID entry everything below 0.0078125 would be rounded away",
+    "bank.ckpt out.ckpt --member plain": "found 'plain' (seed 0, plain SimplifiedNet). For T^-1 (plain -> residual) add",
+    "bank.ckpt out.ckpt --member residual --inverse": "For T (residual -> plain) leave --inverse out",
+    "bank.ckpt out.ckpt --member full": "no weight of 'full' (seed 0, residual CifarResNet) has ID entries, so T has",
+    "full.ckpt out.ckpt": "only a skip around a single convolution",
+    "plain.ckpt out.ckpt": "T needs a residual net with ID entries, found 'residual' (seed 0, plain SimplifiedNet)",
+    "half.ckpt out.ckpt": "next to the 1 of an ID entry, everything below 0.0078125 would be rounded away",
 }
 
 
@@ -281,4 +284,4 @@ def test_both_ways_on_a_bank_by_the_command_line(tmp_path):
         assert found == pytest.approx(expected, rel=1e-5)
     refused = command("transfer", "plain.ckpt", "again.ckpt", cwd=tmp_path)
     assert refused.returncode == 2 and not (tmp_path / "again.ckpt").exists()
-    assert re.match(r"error: T starts from a residual net .* add --inverse\.\n$", refused.stderr)
+    assert re.match(r"error: T needs a residual net .* add --inverse\.\n$", refused.stderr)

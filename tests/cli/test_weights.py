@@ -107,12 +107,12 @@ def test_of_several_nets_in_a_file_none_is_guessed(tmp_path):
     both = {f"{part}.{name}": value for part in ("teacher", "student") for name, value in net().state_dict().items()}
     torch.save(both, tmp_path / "both.pth")
     with pytest.raises(
-        UserError, match=r"holds 2 such nets, under the prefixes 'student\.', 'teacher\.', expected one"
+        UserError, match=r"file has 2 such nets, with the prefixes 'student\.', 'teacher\.': save the one"
     ):
         load_weights(net(), tmp_path / "both.pth")
     state = net().state_dict()
     torch.save({**state, **{f"ema.{name}": value for name, value in state.items()}}, tmp_path / "copy.pth")
-    with pytest.raises(UserError, match=r"under the prefixes '', 'ema\.', expected one"):
+    with pytest.raises(UserError, match=r"with the prefixes '', 'ema\.': save the one"):
         load_weights(net(), tmp_path / "copy.pth")
 
 

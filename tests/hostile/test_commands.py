@@ -111,5 +111,5 @@ def test_a_run_folder_that_somebody_sent(tmp_path, monkeypatch, capsys, command)
     monkeypatch.chdir(tmp_path)
     words = (command, "--ckpt_path", run.checkpoints / "last.ckpt")
     said = refused(*words, capsys=capsys, monkeypatch=monkeypatch)
-    assert "names subprocess.call, which is neither a class of nets or data" in said
+    assert "names subprocess.call, which could do anything: expected only classes of nets" in said
     assert {path.name for path in tmp_path.iterdir()} == {"sent"}

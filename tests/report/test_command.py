@@ -26,7 +26,7 @@ def test_a_fault_of_ours_says_how_to_see_where_it_is(monkeypatch, capsys):
 
     monkeypatch.setattr("lightning_app.report.command.report", broken)
     assert main(["report", "runs"]) == 2
-    assert "could not be broadcast (ValueError; SKIPSCOPE_TRACEBACK=1 shows where" in capsys.readouterr().err
+    assert "could not be broadcast (ValueError; SKIPSCOPE_TRACEBACK=1 shows the traceback)" in capsys.readouterr().err
     monkeypatch.setenv("SKIPSCOPE_TRACEBACK", "1")
     with pytest.raises(ValueError, match="broadcast"):
         main(["report", "runs"])
