@@ -25,23 +25,23 @@ log = logging.getLogger(__name__)
 
 
 def captures(device: torch.device) -> bool:
-    """Is there such a thing as a graph on this device?"""
+    """Whether this device has CUDA graphs. Tests and benchmarks replace this function to try graphs on a CPU."""
     return device.type == "cuda"
 
 
 def possible(backend: BackendName, device: torch.device, processes: int) -> bool:
-    """Whether steps can go into graphs, as far as the machine decides it.
+    """Whether this device and number of processes allow steps in CUDA graphs, and ``backend`` asks for them.
 
     Raises:
-        UserError: for "graph" where there can be none.
+        UserError: for "graph" if they do not.
     """
-    needs = "" if captures(device) else f"a GPU; here is {device.type}"
+    needs = "" if captures(device) else f"a CUDA GPU, got {device.type}"
     if not needs and processes > 1:
-        needs = f"one process; here are {processes}"
+        needs = f"one process, got {processes}"
         if backend == "auto":
             log.warning("back end: loop (a graph needs %s)", needs)
     if needs and backend == "graph":
-        raise UserError(f"model.backend 'graph' is a CUDA graph and needs {needs}. Set it to loop.")
+        raise UserError(f"model.backend graph needs {needs}: set it to loop or auto.")
     return backend != "loop" and not needs
 
 
@@ -61,15 +61,15 @@ Answer = tuple[Tensor, Tensor]  # risk () and logits (B, classes), both without 
 
 
 def one_by_one(passes: Sequence[Pass], backward: Callable[[Tensor], None], at_once: bool = False) -> list[Answer]:
-    """One net after the other, kernel by kernel: bit by bit what each net would be if trained alone.
+    """One net after the other, without graphs: each net gets, bit for bit, what it would get if trained alone.
 
-    The CPU's random state stays what it was: a loader of another project draws the next samples from it.
+    The CPU's random state is left unchanged: a loader of another project may draw its next samples from it.
 
     Args:
-        passes: one of each member.
-        backward: of a cost; Lightning's ``manual_backward``.
-        at_once: one backward pass over the sum of all costs, which DistributedDataParallel needs. Otherwise each net's
-            comes right after its forward pass, so that only one net's activations are alive.
+        passes: one for each member.
+        backward: called with a cost; Lightning's ``manual_backward``.
+        at_once: do one backward pass over the sum of all costs, as DistributedDataParallel needs. Otherwise each net's
+            backward pass follows its forward pass, so that only one net's activations are in memory.
     """
     answers, costs = [], []
     with torch.random.fork_rng(devices=[]):

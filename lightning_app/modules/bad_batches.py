@@ -44,8 +44,8 @@ def _explanation(error: Exception, passes: Mapping[str, Pass], what: str) -> str
     """Why nets cannot do this with a batch, and what to do; empty where that is not known."""
     if ONE_VALUE in str(error):
         return (
-            f"a normalisation cannot {what}, which has one value per channel: {first_line(error)}. Set "
-            "data.batch_size so that no batch is left with one sample, or drop_last where the data have it."
+            f"a normalisation layer cannot {what}, which has one value per channel: {first_line(error)}. Set "
+            "data.batch_size so that no batch has a single sample, or data.drop_last if the data have that option."
         )
     of_labels = isinstance(error, NoClassError) or (
         not isinstance(error, ValueError) and any(words in str(error) for words in LABEL_FAULTS)
@@ -54,7 +54,7 @@ def _explanation(error: Exception, passes: Mapping[str, Pass], what: str) -> str
         if wrong := wrong_labels(each).rstrip("."):
             return (
                 f"member '{name}' cannot {what}: {wrong}. Correct the labels, or give the net as many outputs as there are "
-                "classes (num_classes, or as its options call it)."
+                "classes (num_classes, or whatever its option is called)."
             )
     said = first_line(error.__cause__ or error)  # a loss of ours has words for who only measures
     if BATCH_FAULTS.search(said):
@@ -62,15 +62,15 @@ def _explanation(error: Exception, passes: Mapping[str, Pass], what: str) -> str
         tensors = (*sample_tensors(first.images), first.labels)
         given = ", ".join(f"{tuple(each.shape)} {each.dtype}" for each in tensors)
         return (
-            f"a net cannot {what}, samples and labels ({given}): {said.rstrip('.')}. Expected samples as its "
-            "first layer takes them, outputs (samples, classes), and as labels the int64 numbers of classes, one a sample. "
-            "If they are, layers of the net do not fit each other: SKIPSCOPE_TRACEBACK=1 shows where it failed."
+            f"a net cannot {what} (samples and labels: {given}): {said.rstrip('.')}. Expected samples that fit its first "
+            "layer, outputs (samples, classes), and one label per sample, the int64 number of its class. If they are so, "
+            "layers of the net do not fit each other: SKIPSCOPE_TRACEBACK=1 shows where it failed."
         )
     return ""
 
 
 def wrong_labels(each: Pass) -> str:
-    """The labels that are no class of the net's outputs, in words; empty where there are none."""
+    """The labels that are not among the classes of the net's outputs, in words; empty if all are."""
     try:
         with torch.no_grad():
             outputs = copy.deepcopy(each.net)(each.images)

@@ -217,7 +217,9 @@ class ImageClassifier(pl.LightningModule):
     def _share_out(self) -> None:
         """Say which rank trains which members."""
         if getattr(self.trainer.strategy, "_layer_sync", None) is not None:
-            raise UserError("trainer.sync_batchnorm would mix the nets that different processes train: leave it out.")
+            raise UserError(
+                "trainer.sync_batchnorm would mix nets that are trained by different processes: leave it out."
+            )
         shared = shares(self.members, self.trainer.world_size)
         self.own = tuple(shared[self.global_rank])
         self.owners = {member.name: rank for rank, share in enumerate(shared) for member in share}
@@ -227,7 +229,7 @@ class ImageClassifier(pl.LightningModule):
         returning = {name for name, _ in self.members if isinstance(self._loss_of(name), ReturnedLoss)}
         if returning and self.backend == "graph":
             raise UserError(
-                f"model.backend graph has no graph for '{min(returning)}', which computes its loss itself: use auto or loop."
+                f"model.backend graph cannot train '{min(returning)}', which computes its own loss: set it to auto or loop."
             )
         if not possible(self.backend, device, self.trainer.world_size):
             return None
@@ -263,10 +265,10 @@ class ImageClassifier(pl.LightningModule):
 
     @override
     def configure_optimizers(self) -> Any:
-        """``{"optimizer": ...}``, with ``"lr_scheduler"`` where there is one.
+        """``{"optimizer": ...}``, with ``"lr_scheduler"`` if there is one.
 
         Raises:
-            UserError: where they cannot be made, would decay weights themselves, or mix the nets of a bank.
+            UserError: if they cannot be made, if the optimizer decays weights itself, or if it would mix the nets of a bank.
         """
         try:
             optimizer = self._make_optimizer(self.nets.parameters())
@@ -374,9 +376,9 @@ class ImageClassifier(pl.LightningModule):
     def validation_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
         if dataloader_idx >= len(self.evaluated):
             raise UserError(
-                f"nets are evaluated on as many loaders as there are names, and the data have {dataloader_idx + 1} or more for "
-                f"{', '.join(self.plan.eval_splits)}: give one loader, or for validation a datamodule with an attribute "
-                "eval_splits that names all, such as ('val', 'test')."
+                f"expected a name for each evaluation loader, got {dataloader_idx + 1} loaders or more and the names "
+                f"{', '.join(self.plan.eval_splits)}: give one loader, or for validation a datamodule whose attribute "
+                "eval_splits names them all, such as ('val', 'test')."
             )
         both = [(self.nets, self.evaluated), *([(self.averages, self.evaluated_averages)] if self.averages else [])]
         asked = [(name, nets[name], metrics[dataloader_idx][name]) for nets, metrics in both for name, _ in self.own]
@@ -455,8 +457,8 @@ class ImageClassifier(pl.LightningModule):
                     show(label, value, prog_bar=key == "test/error" and seeds == 1)
                     if key.endswith("/risk") and not math.isfinite(value):  # Python says the same words once
                         rank_zero_warn(
-                            f"{key} of member '{name}' is not finite: the net has diverged, or NaN or infinities are among the "
-                            "samples that it is evaluated on."
+                            f"{key} of member '{name}' is NaN or infinite: the net has diverged, or the samples that it is "
+                            "evaluated on have NaN or infinite values."
                         )
             errors[member.arm] += numbers.get("test/error", math.nan) / seeds
         for arm, error in errors.items() if seeds > 1 else ():
@@ -467,13 +469,13 @@ class ImageClassifier(pl.LightningModule):
     @torch.inference_mode(False)  # of several processes torchmetrics leaves copies, to which training adds
     @torch.no_grad()
     def metrics(self) -> dict[str, dict[str, float]]:
-        """Every member's numbers as they stand: call on all ranks, it sums over them.
+        """Every member's present numbers. Call it on all ranks: it sums over them.
 
-        ``train/risk_running``, ``train/error_running``: means over the epoch's augmented batches as they were trained on.
-        ``<split>/risk``, ``<split>/error``: un-augmented, at the present weights; with ``_ema`` at their moving averages. None
-        where steps were made since the last evaluation.
+        ``train/risk_running``, ``train/error_running``: means over the epoch's augmented batches, each at the weights of its
+        step. ``<split>/risk``, ``<split>/error``: on samples without augmentation, at the present weights; with ``_ema``, at
+        their moving averages. They are left out if a step was made since the last evaluation.
         ``train/penalty``, ``train/cost``: lambda/2 ||w - centre||^2 (times the scale) and L + penalty at the present
-        weights. ``train/cost_paper``: L + lambda/2 ||w - centre||^2 / B with the batch size B, what the paper's tables print.
+        weights. ``train/cost_paper``: L + lambda/2 ||w - centre||^2 / B with batch size B, as in the paper's tables.
         """
         found = {}
         evaluated = self.plan.eval_splits if self._evaluated_at == self.global_step else ()
@@ -515,8 +517,8 @@ class ImageClassifier(pl.LightningModule):
         if broken := not_finite(self.members) - self._masks:
             name, key = min(broken)
             raise DivergedError(
-                f"{key} of member '{name}' holds values that are not finite after step {self.global_step}. The "
-                "checkpoint before that and what was logged so far are kept; try a smaller learning rate."
+                f"{key} of member '{name}' has NaN or infinite values after step {self.global_step}. The checkpoint before it "
+                "and everything logged so far are kept; try a smaller learning rate."
             )
 
     def _by_stream(self, batch: Any) -> dict[int, Any]:
@@ -577,7 +579,7 @@ class ImageClassifier(pl.LightningModule):
             self.gather_members()
 
     def gather_members(self) -> None:
-        """Between two batches: what each rank has trained for itself, all ranks get. For callbacks that look at members."""
+        """Give all ranks the members that each has trained. For callbacks that look at members; call it between two batches."""
         if isinstance(self.trainer.strategy, SeedSharding):
             exchange(self.owners, self.members, self.averages, self.trainer.optimizers[0], self.trainer.strategy)
 
@@ -645,10 +647,14 @@ def _check_options(
             f"the model needs either `model.net` (one network) or `model.arms` (several by name), got {got}."
         )
     if weight_decay < 0:
-        raise UserError(f"model.weight_decay is lambda >= 0, got {weight_decay}.")
+        raise UserError(f"model.weight_decay: expected a number of at least 0, got {weight_decay}.")
     if gradient_clip_val is not None and not gradient_clip_val > 0:
-        raise UserError(f"model.gradient_clip_val is a limit > 0, or null for none, got {gradient_clip_val}.")
+        raise UserError(
+            f"model.gradient_clip_val: expected a number above 0, or null for no clipping, got {gradient_clip_val}."
+        )
     if ema_decay is not None and not 0 <= ema_decay < 1:
-        raise UserError(f"model.ema_decay is a number in [0, 1), such as 0.999, or null for none, got {ema_decay}.")
+        raise UserError(
+            f"model.ema_decay: expected a number in [0, 1), such as 0.999, or null for no average, got {ema_decay}."
+        )
     if finite_every is not None and finite_every < 1:
-        raise UserError(f"model.finite_every is a number of steps >= 1, or null, got {finite_every}.")
+        raise UserError(f"model.finite_every: expected a number of steps of at least 1, or null, got {finite_every}.")

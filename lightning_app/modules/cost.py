@@ -56,7 +56,7 @@ def loss_named(name: LossName) -> Loss:
     """
     losses: dict[LossName, Loss] = {"cross_entropy": cross_entropy, "squared_error": squared_error}
     if name not in losses:
-        raise UserError(f"model.loss is one of {', '.join(losses)}, got {name!r}.")
+        raise UserError(f"model.loss: expected one of {', '.join(losses)}, got {name!r}.")
     return losses[name]
 
 
@@ -127,9 +127,9 @@ def add_gradients(penalties: Iterable[Penalty]) -> None:
 
 
 class RiskAndError(Metric):
-    """Means over samples, or tokens whose label counts: loss (risk; cross-entropy in nats), share of wrong predictions (error).
+    """Mean loss (risk; cross-entropy in nats) and share of wrong predictions (error) of samples, or of tokens whose label counts.
 
-    Of exact sums, so that batches weigh by their size on any number of ranks.
+    Computed from sums over all batches and ranks: every sample has the same weight.
 
     >>> metric = RiskAndError()
     >>> metric.update(torch.tensor(0.5), torch.tensor([[0.0, 1.0], [1.0, 0.0]]), torch.tensor([1, 1]))
@@ -159,9 +159,9 @@ class RiskAndError(Metric):
         errors = wrong(logits.detach(), labels, loss)
         if errors is None:
             raise UserError(
-                f"errors are counted over two classes or more, and the labels {tuple(labels.shape)} ({labels.dtype}) are none "
-                f"of outputs {tuple(logits.shape)}: train such a net in a LightningModule of your own, with the measures as "
-                "callbacks."
+                f"expected labels that number two classes or more, got labels {tuple(labels.shape)} ({labels.dtype}) for outputs "
+                f"{tuple(logits.shape)}: no error can be counted. Train such a net in a LightningModule of your own, with the "
+                "measures as callbacks."
             )
         self.risk_sum += torch.where(terms > 0, risk.detach().double() * terms, 0.0)  # the mean over none is NaN
         self.wrong += errors
@@ -187,7 +187,7 @@ class RiskAndError(Metric):
         vars(self).update(_computed=None, _update_count=self._update_count + 1)
 
     def compute(self) -> dict[str, float]:
-        """``{"risk", "error"}``; nan before the first sample, and of outputs that are no numbers: their class is none."""
+        """``{"risk", "error"}``; both are nan before the first sample, and if the outputs are NaN."""
         sums = torch.stack([self.risk_sum, self.wrong.double(), self.count.double()]).tolist()
         risk, error = (total / sums[2] if sums[2] else float("nan") for total in sums[:2])
         return {"risk": risk, "error": risk if math.isnan(risk) else error}
@@ -197,9 +197,9 @@ class RiskAndError(Metric):
         return {name: getattr(self, name).detach().cpu().clone() for name in self._defaults}
 
     def restore(self, sums: dict[str, Tensor], ours: bool = True) -> None:
-        """Put back what `sums` returned; on ranks that leave it to another one, zeros that count as updated.
+        """Put back what `sums` returned, or (``ours`` False) zeros, on ranks where another one has the sums.
 
-        All ranks must agree on having been updated: `compute` sums over them, and one that does not call it is waited for.
+        Ranks must agree on whether they were updated: `compute` sums over them, and would wait for one that takes no part.
         """
         for name, value in sums.items():
             setattr(self, name, (value if ours else torch.zeros_like(value)).to(self.device))

@@ -20,19 +20,25 @@ SAMPLES = 2  # with one alone a `view` that merges samples and channels would pa
 def check_outputs(
     members: Sequence[Member], shape: Sequence[int] | None, classes: int | None, dtype: torch.dtype | None = None
 ) -> set[str]:
-    """Do all nets map samples of this shape to so many logits? Nothing is checked where one of both is not known.
+    """Check that all nets map samples to logits. If shape or number of classes is unknown (None), nothing is checked.
 
-    A sample has the dtype, None for that of the weights. Returns the names of those that return more than a tensor of logits, or
-    may do so where nothing was checked.
+    Args:
+        members: the nets.
+        shape: of one sample.
+        classes: number of logits per sample.
+        dtype: of the samples; None: that of the weights.
+
+    Returns:
+        Names of the nets that return something other than a tensor of logits; of all nets if nothing was checked.
 
     Raises:
-        UserError: naming the first that does not, and what to set.
+        UserError: naming the first net that does not, and what to set.
     """
     if shape is None or classes is None:
         if lazy := [name for name, net in members if any(map(is_lazy, (*net.parameters(), *net.buffers())))]:
             raise UserError(
-                f"member '{lazy[0]}' has lazy layers, whose sizes a sample decides, and the data do not say what one is: give "
-                "them their sizes, or the datamodule attributes sample_shape and num_classes."
+                f"member '{lazy[0]}' has lazy layers, which take their sizes from a sample: give them their sizes, or give "
+                "the datamodule the attributes sample_shape and num_classes."
             )
         return {name for name, _ in members}
     found: set[str] = set()
@@ -52,9 +58,9 @@ def check_outputs(
             ) from error
         if got != (SAMPLES, classes):
             raise UserError(
-                f"member '{name}' has outputs {got[1:]} for a sample, the data have {classes} classes: set the net's "
-                f"number of outputs to {classes}: num_classes, classes of ResidualMLP, vocabulary of GPT, and where there are as "
-                "many outputs as inputs its width and data.components."
+                f"member '{name}' has outputs {got[1:]} for a sample, but the data have {classes} classes: set the net's number "
+                f"of outputs to {classes} (num_classes; for ResidualMLP classes, for GPT vocabulary; if it has as many outputs "
+                "as inputs, its width and data.components)."
             )
         if not isinstance(returned, Tensor):
             found.add(name)
@@ -77,10 +83,10 @@ def _check_twins(members: Sequence[Member], shape: Sequence[int], dtype: torch.d
         apart, size = (again - original).abs().max(), original.abs().max()
         if apart > min(0.1, ROUNDING * torch.finfo(again.dtype).eps) * size:
             raise UserError(
-                f"member '{member.name}' is no twin of '{member.twin_of}': for the same samples their outputs, of up to "
-                f"{float(size):.3g}, differ by {float(apart):.3g}. T adds 1 to the ID entries of layers that compute W x + S x; "
-                "with a normalisation or a ReLU between W x and the sum it does not hold. Correct the net's `id_weights()`, or "
-                "leave the twin out."
+                f"member '{member.name}' is not a twin of '{member.twin_of}': on the same samples their outputs (of up to "
+                f"{float(size):.3g}) differ by up to {float(apart):.3g}. T adds 1 to the ID entries of layers that compute "
+                "W x + S x; it is wrong if a normalisation or a ReLU lies between W x and the sum. Correct the net's "
+                "`id_weights()`, or leave the twin out."
             )
 
 
@@ -106,19 +112,19 @@ def choose_memory_format(
     Args:
         members: the nets.
         shape: of a sample, (C, H, W) of images, where it is known.
-        wanted: True or False decide. None is channels_last for images on a CPU, unless a net cannot take it: one that
-            flattens by ``view`` what is not contiguous then, or has weights of five dimensions. Members share batches, so
-            one such net decides for all.
+        wanted: True: channels_last, False: not. None: channels_last for images on a CPU, if every net can use it. A net
+            cannot if it flattens with ``view`` (its tensors are not contiguous then) or has weights of five dimensions.
+            Members share batches, so one such net decides for all.
         device: where the nets will be trained or evaluated; until then they are on the CPU.
 
     Raises:
-        UserError: where it was wanted, and the data are vectors or a net cannot take it.
+        UserError: if ``wanted`` is True and the data are vectors or a net cannot use it.
     """
     images = shape is not None and len(shape) == 3
     if wanted and shape is not None and not images:
         raise UserError(
-            f"channels_last is a memory format of images, (channels, height, width), and the data have shape {tuple(shape)}: "
-            "leave it out."
+            f"channels_last is a memory format for images (channels, height, width), but samples have shape {tuple(shape)}: "
+            "leave channels_last out."
         )
     if wanted is False or (wanted is None and not (images and device.type == "cpu")):
         return False

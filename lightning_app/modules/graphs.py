@@ -139,10 +139,10 @@ class Graphs:
         self._captured[work.shape] = _Captured(work.variant, graph, tensors, addresses_of(tensors()))
 
     def give_up(self, reason: str) -> None:
-        """From now on the plain way.
+        """Do this work without graphs from now on.
 
         Raises:
-            UserError: if that was not asked for.
+            UserError: with ``strict``.
         """
         self._captured.clear()
         if self._strict:
@@ -169,12 +169,12 @@ def captured(
         warm_ups: eager runs before; none where this work has run so before.
 
     Raises:
-        UserError: for work that draws random numbers.
-        RuntimeError: for work that waits for the device, and what CUDA says else.
+        UserError: for work that draws random numbers, or runs with autocast's cache.
+        RuntimeError: for work that waits for the device, and for other errors of CUDA.
     """
     if torch.is_autocast_enabled("cuda") and torch.is_autocast_cache_enabled():
         raise UserError(
-            "autocast's cache would leave casts of weights out of it; Lightning runs with cache_enabled=False"
+            "autocast's cache would leave the casts of weights out of the graph; Lightning runs with cache_enabled=False"
         )
     before = torch.get_rng_state(), torch.cuda.get_rng_state()
     side, here = torch.cuda.Stream(), torch.cuda.current_stream()

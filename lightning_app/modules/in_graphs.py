@@ -43,11 +43,11 @@ def why_not(
     if optimizing.wants_cost(optimizer) or not (
         type(optimizer) is SGD or all(group.get("capturable") for group in optimizer.param_groups)
     ):
-        return f"{name} does a part of its step on the host; torch's SGD does not, nor Adam and others with capturable: true"
+        return f"{name} does part of its step on the host; torch's SGD does not, nor do Adam and others with capturable: true"
     if every_step:
-        return "the schedule changes the learning rate after every step, and a graph has it as a constant"
+        return "the schedule changes the learning rate after every step, and it is a constant in a graph"
     if not hasattr(loader, "gathers"):
-        return "the samples are not on the device, as those of the application's own data are"
+        return "the samples are not on the device, as they are with SkipScope's own data"
     if datamodule is not None and _overrides(datamodule, pl.LightningDataModule, BATCHES):
         return f"{type(datamodule).__name__} changes batches after they were gathered"
     foreign = [type(callback).__name__ for callback in watchers(callbacks) if not hasattr(callback, "watching")]

@@ -109,16 +109,16 @@ def _check_apart(members: Iterable[Member]) -> None:
         for path, weight in trained_weights(net).items():
             if (other := owners.setdefault(id(weight), name)) != name:
                 raise UserError(
-                    f"members '{other}' and '{name}' have the same weight, '{path}': expected a net of its own for each, so make "
-                    "net and all that is in it anew in each call."
+                    f"members '{other}' and '{name}' share the weight '{path}': expected separate weights for each, so make the "
+                    "net and everything in it anew in each call."
                 )
 
 
 def _check_arm(name: str, arm: Arm, arms: Mapping[str, Arm]) -> None:
     if not isinstance(name, str):  # 18, or a word like on and no
-        raise UserError(f"an arm's name is a text, and YAML reads {name!r}: write it in quotes.")
+        raise UserError(f"model.arms: expected a text as an arm's name, got {name!r}: write it in quotes.")
     if not re.fullmatch(r"\w+", name):
-        raise UserError(f"an arm's name becomes a key, so it has letters, digits and '_' only, got '{name}'.")
+        raise UserError(f"model.arms: expected an arm's name of letters, digits and '_' only, got '{name}'.")
     if hasattr(nn.ModuleDict(), name):
         raise UserError(f"'{name}' cannot name an arm: PyTorch's modules use it themselves. Choose another name.")
     if (arm.net is None) == (arm.twin_of is None):
@@ -128,7 +128,7 @@ def _check_arm(name: str, arm: Arm, arms: Mapping[str, Arm]) -> None:
     if arm.twin_of is not None and (arm.twin_of not in arms or arms[arm.twin_of].net is None):
         own = [other for other, candidate in arms.items() if candidate.net is not None]
         raise UserError(
-            f"arm '{name}' is the twin of '{arm.twin_of}', which is not an arm with a net; there are {own}."
+            f"arm '{name}': expected as twin_of the name of an arm with a net, one of {own}, got '{arm.twin_of}'."
         )
 
 
@@ -170,13 +170,13 @@ class SeedSharding(DDPStrategy):
 
 
 def shares(members: Sequence[Member], ranks: int) -> list[list[Member]]:
-    """The members of each rank. A twin stays with what it is the twin of: some measures compare the two after every step.
+    """The members of each rank. A twin stays with its original: some measures compare the two after every step.
 
-    Seeds are kept together, so that a rank makes few data streams. Each share ends where it is nearest to its part of all
-    nets, twins counted: the slowest rank sets the time of an epoch.
+    Seeds are kept together, so that a rank makes few data streams. Ranks get as equal a number of nets (with their twins) as
+    possible: the slowest rank sets the time of an epoch.
 
     Raises:
-        UserError: with more ranks than there are nets to share out.
+        UserError: with more ranks than nets, a net and its twins counted as one.
 
     >>> plain, residual = (Member(name, name, 0, torch.nn.Identity()) for name in ("plain", "residual"))
     >>> [[member.name for member in share] for share in shares([plain, residual], 2)]
@@ -189,8 +189,8 @@ def shares(members: Sequence[Member], ranks: int) -> list[list[Member]]:
     if ranks > len(families):
         twins = " (twins stay together)" if len(families) < len(members) else ""
         raise UserError(
-            f"{ranks} processes cannot share out {len(members)} member(s){twins}: expected at most {len(families)}. "
-            "Ask for fewer devices, or for more seeds."
+            f"expected at most {len(families)} process(es) for {len(members)} member(s){twins}, got {ranks}: use fewer devices "
+            "or more seeds."
         )
     before = [0, *accumulate(map(len, families))]  # nets before each family
     cuts = [0]

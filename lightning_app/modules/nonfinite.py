@@ -26,13 +26,13 @@ Part = Literal["data", "weight", "buffer", "forward", "loss", "backward", "updat
 WEIGHTS_EVERY = 50
 SHOWN = 3  # samples, tensors or losses that a message names
 ADVICE: Mapping[Part, str] = {
-    "data": "Correct these samples, or leave them out.",
-    "weight": "The gradients of the step before were finite: most likely the optimizer's update made it.",
+    "data": "Correct these samples, or remove them.",
+    "weight": "The gradients of the step before were finite: most likely the optimizer's update is the cause.",
     "buffer": "Check which code writes to this buffer.",
     "update": "Try a smaller learning rate, or another epsilon of the optimizer.",
     "unknown": "To know the layer, resume from the last checkpoint with --model.finite_every 1.",
 }
-SMALLER = "If the values had grown, try a smaller learning rate or model.gradient_clip_val."
+SMALLER = "If the values were growing, try a smaller learning rate or model.gradient_clip_val."
 
 
 @dataclass(frozen=True)
@@ -56,10 +56,10 @@ class Origin:
 
 
 class FiniteChecks:
-    """Looks at losses, gradients and weights of a run's nets, and stops it where one is no finite number.
+    """Checks losses, gradients and weights of a run's nets, and stops the run when one is NaN or infinite.
 
     Args:
-        every: steps between looks. Each costs a synchronisation on a GPU, and on a CPU norms of all gradients.
+        every: steps between checks. On a GPU each has to wait for the device; on a CPU it computes norms of all gradients.
         members: of this process.
     """
 
@@ -133,7 +133,7 @@ class FiniteChecks:
             origin = _run_again(passes[index])
         else:
             weights = _broken(dict(self.members[index].net.named_parameters())) or "all weights are finite"
-            origin = Origin("unknown", "the batch of that step is gone, and now", weights)
+            origin = Origin("unknown", "the batch of that step is no longer there; now", weights)
             when = f"step {self._recent[row][0]}, seen in {when}"
         raise self._diverged("the loss", index, when, origin)
 
@@ -209,7 +209,7 @@ def origin_of(each: Pass) -> Origin:
         risk = each.loss(logits, each.labels)
     if not _finite(risk):
         return watch.origins.get(id(risk)) or Origin(
-            "unknown", "the batch was run again", "no operation that was seen made it so"
+            "unknown", "the batch was run again", "no observed operation was the cause"
         )
     return _backward(net, risk * each.weight, watch) or Origin(
         "unknown", "the batch was run again", "everything was finite"

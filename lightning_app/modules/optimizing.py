@@ -31,17 +31,17 @@ def make_schedule(
     milestones: Sequence[int] | None,
     optimizer: Optimizer,
 ) -> LRScheduler | ReduceLROnPlateau | None:
-    """The scheduler; of several torch's SequentialLR, which goes on with the next one at each milestone.
+    """The scheduler; for a list torch's SequentialLR, which changes to the next scheduler at each milestone.
 
     Raises:
-        UserError: for milestones that are not one fewer than the schedulers, and rising.
+        UserError: unless the list has one milestone fewer than schedulers, in ascending order.
     """
     several = list(make) if isinstance(make, Sequence) else []
     given = list(milestones or [])
     if len(given) != max(len(several) - 1, 0) or given != sorted(set(given)):
         raise UserError(
-            "model.scheduler_milestones says when each of model.scheduler's list, after the first, begins: expected "
-            f"{max(len(several) - 1, 0)} rising number(s) for {len(several)} scheduler(s) in a list, got {given}."
+            f"model.scheduler_milestones: expected {max(len(several) - 1, 0)} ascending number(s), got {given}: model.scheduler "
+            f"has {len(several)} scheduler(s) in a list, and each after the first begins at a milestone."
         )
     if several:
         return SequentialLR(optimizer, [one(optimizer) for one in several], given)
@@ -49,10 +49,10 @@ def make_schedule(
 
 
 def try_schedules(make: LRSchedulerCallable | Sequence[LRSchedulerCallable] | None, optimizer: Optimizer) -> None:
-    """Step each once with a copy of the optimizer: an epoch would go by before a length of 0 is noticed.
+    """Step each scheduler once with a copy of the optimizer, so that a length of 0 is noticed before an epoch is trained.
 
     Raises:
-        UserError: of `step_schedule`. What else a copy does not stand says nothing of the optimizer: training is what tells.
+        UserError: as `step_schedule`. Other errors are ignored: they may come from the copy, and training will show.
     """
     weights = {id(weight): weight for group in optimizer.param_groups for weight in group["params"]}  # are not copied
     with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
@@ -69,7 +69,7 @@ def try_schedules(make: LRSchedulerCallable | Sequence[LRSchedulerCallable] | No
 
 
 def check_rate(optimizer: Optimizer) -> None:
-    """Has it a learning rate that schedules change and logs show?
+    """Check that the optimizer has an option ``lr``, which schedules change and the log shows.
 
     Raises:
         UserError: naming the optimizer and the options that it has.
@@ -84,7 +84,7 @@ def check_rate(optimizer: Optimizer) -> None:
 
 
 def refuse_unfit(optimizer: Optimizer, scheduler: Any, members: int) -> None:
-    """Refuse what would make a net of a bank another one than the net trained alone.
+    """Refuse optimizers and schedulers with which a net of a bank would differ from the same net trained alone.
 
     Raises:
         UserError: naming the optimizer or scheduler.
@@ -92,16 +92,17 @@ def refuse_unfit(optimizer: Optimizer, scheduler: Any, members: int) -> None:
     for option in ("weight_decay", "lambd"):  # ASGD has both
         if found := [group[option] for group in optimizer.param_groups if group.get(option)]:
             raise UserError(
-                "weight decay belongs to `model.weight_decay`, where it has a centre and counts in the cost; set the "
-                f"optimizer's {option} to 0, got {found[0]}."
+                f"model.optimizer: expected {option} 0, got {found[0]}: set model.weight_decay instead, which has a centre and "
+                "counts in the cost."
             )
     if isinstance(optimizer, SparseAdam):
-        raise UserError("SparseAdam takes sparse gradients alone, which no net here has: use Adam.")
+        raise UserError("SparseAdam is not supported, as it needs sparse gradients of all weights: use Adam.")
     if isinstance(optimizer, LBFGS) and members > 1:
         raise UserError(_mixes(optimizer, "takes the gradients of all parameters as one vector"))
     if isinstance(optimizer, LBFGS) and not all(w.is_contiguous() for w in optimizer.param_groups[0]["params"]):
         raise UserError(
-            "LBFGS takes gradients as one vector, which torch cannot in channels_last: set model.channels_last: false."
+            "LBFGS joins all gradients into one vector, which torch cannot do in channels_last format: set "
+            "model.channels_last: false."
         )
     if isinstance(scheduler, ReduceLROnPlateau):
         raise UserError(
@@ -112,23 +113,23 @@ def refuse_unfit(optimizer: Optimizer, scheduler: Any, members: int) -> None:
 
 def _mixes(optimizer: Optimizer, why: str) -> str:
     return (
-        f"{type(optimizer).__name__} {why}: a net's steps would depend on the others of the run. Train one net at a time "
+        f"{type(optimizer).__name__} {why}: a net's steps would depend on the other nets of the run. Train one net at a time "
         "(model.net and one seed), or use an optimizer that steps each weight by itself, such as SGD or Adam."
     )
 
 
 def wants_cost(optimizer: Optimizer) -> bool:
-    """May the optimizer use the value that its closure returns? Torch's own do not, but for LBFGS."""
+    """May the optimizer use the value that its closure returns? Of torch's own only LBFGS does."""
     return isinstance(optimizer, LBFGS) or not type(optimizer).__module__.startswith("torch.optim")
 
 
 def step(optimizer: LightningOptimizer, gradients: Callable[[], Tensor | None], members: int) -> None:
-    """One step of an optimizer, which calls ``gradients`` for cost and gradients: once, or as often as it likes for one net.
+    """One optimizer step. The optimizer calls ``gradients``, which computes cost and gradients: once, or for one net repeatedly.
 
-    Earlier gradients are dropped before each call, which adds to none.
+    Gradients are zeroed before each call.
 
     Raises:
-        UserError: for one that calls it several times for a bank, or not before it needs gradients.
+        UserError: if an optimizer calls it repeatedly for several nets, or not before it needs the gradients.
     """
     inner, calls = optimizer.optimizer, 0
 
@@ -143,8 +144,8 @@ def step(optimizer: LightningOptimizer, gradients: Callable[[], Tensor | None], 
         return gradients()
 
     late = (
-        f"{type(inner).__name__}.step(closure) has to call its closure first: that computes cost and gradients, which are not "
-        "there before."
+        f"{type(inner).__name__}.step(closure) must call its closure before anything else: the closure computes cost and "
+        "gradients."
     )
     inner.zero_grad()  # of the step before: an optimizer that calls its closure late must not use them
     try:
@@ -161,14 +162,14 @@ def step_schedule(scheduler: Any) -> None:
     """One step of a schedule.
 
     Raises:
-        UserError: of a schedule that is over (OneCycleLR), or divides by a length of 0 (StepLR).
+        UserError: for a schedule that has ended (OneCycleLR), or divides by a length of 0 (StepLR).
     """
     try:
         scheduler.step()
     except (ValueError, ZeroDivisionError) as error:
         raise UserError(
-            f"{type(scheduler).__name__} cannot go on ({error}): its lengths in model.scheduler are counted in epochs "
-            "or steps, as model.scheduler_interval says, and are at least 1."
+            f"{type(scheduler).__name__} cannot continue ({error}): set its lengths in model.scheduler to 1 or more, counted "
+            "in epochs or steps as model.scheduler_interval says."
         ) from error
 
 

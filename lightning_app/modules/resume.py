@@ -1,4 +1,4 @@
-"""What a checkpoint must have in common with the configuration that resumes it, and what the configuration decides."""
+"""What must be the same in a checkpoint and in the configuration that resumes it, and what the configuration may change."""
 
 import inspect
 import itertools
@@ -31,9 +31,9 @@ def id_weights(member: Member, averaged: bool = False) -> list[str]:
 
 
 def check_members(saved: Sequence[dict[str, Any]], own: Sequence[dict[str, Any]]) -> None:
-    """Refuse a checkpoint of other nets or seeds, naming the first difference. Both as `describe` has them.
+    """Refuse a checkpoint of other nets or seeds, naming the first difference. Both are lists of what `describe` returns.
 
-    A net that did not say then whether it is residual may say so now.
+    A net whose checkpoint does not say whether it is residual may be either now.
     """
     for got, expected in itertools.zip_longest(saved, own):
         unsaid = got and expected and got.get("residual") is None

@@ -256,7 +256,7 @@ def test_a_diverging_run_keeps_what_was_logged(tmp_path):
         (("--trainer.limit_test_batches", "1"), ("has an effect only in `test`", "set data.test_limit")),
         (("--trainer", "5"), ("trainer: expected options, such as --trainer.max_epochs, got",)),
         (("--data.drop_last", "true", "--data.batch_size", "128"), ("drop_last leaves no batch",)),
-        (("--model.weight_decay", "-1"), ("weight_decay is lambda >= 0",)),
+        (("--model.weight_decay", "-1"), ("model.weight_decay: expected a number of at least 0",)),
         (("--model.seeds", "2-99999999999999999999"), ("at most 10,000",)),
         (("--data.rot", "x"), ("no option 'data.rot'", "did you mean data.root?")),
         (("--model.arm.plain", "x"), ("no option 'model.arm.plain'", "did you mean model.arms.plain?")),

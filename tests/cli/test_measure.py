@@ -178,7 +178,7 @@ def test_what_cannot_be_measured_is_listed_with_the_reason(tmp_path):
         (("--model.net", "SimplifiedNet", "--weights", "none.pth"), "expected weights at none.pth", 1),
         (
             ("--model.net", "torchvision.models.resnet18"),
-            "has outputs (1000,) for a sample, the data have 10 classes",
+            "has outputs (1000,) for a sample, but the data have 10 classes",
             1,
         ),
         (("--model.net", "torchvision.models.resnot18"), "there is no class 'resnot18'", 0),

@@ -200,7 +200,7 @@ def test_nets_are_evaluated_where_max_steps_ends_training(tmp_path, steps, every
 @pytest.mark.parametrize("command", ["fit", "validate"])
 def test_batches_that_nets_do_not_take_are_a_message(net, labels, said, command):
     data = DataLoader([*zip(torch.ones(4, 4), labels)], 4)
-    with pytest.raises(UserError, match=f"a net cannot .*{said}.* Expected samples as its first layer takes them"):
+    with pytest.raises(UserError, match=f"a net cannot .*{said}.* Expected samples that fit its first layer"):
         getattr(Trainer(accelerator="cpu", logger=False, enable_checkpointing=False), command)(
             ImageClassifier(sgd, net=lambda: net), data
         )
@@ -212,7 +212,7 @@ def test_what_is_not_finite_in_an_evaluation_is_said():
         DataLoader([*zip(each, torch.zeros(4, dtype=torch.int64))], 4) for each in (samples, samples * torch.nan)
     )
     trainer = Trainer(accelerator="cpu", logger=False, enable_checkpointing=False, max_epochs=2, num_sanity_val_steps=0)
-    with pytest.warns(UserWarning, match="val/risk of member 'net' is not finite"):
+    with pytest.warns(UserWarning, match="val/risk of member 'net' is NaN or infinite"):
         trainer.fit(ImageClassifier(sgd, net=lambda: torch.nn.Linear(4, 2)), good, bad)
 
 

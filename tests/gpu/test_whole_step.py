@@ -302,7 +302,7 @@ def test_nets_that_draw_or_ask_the_host_are_trained_by_the_loop_and_said_so(capt
 @pytest.mark.parametrize(
     ("model", "callback", "why"),
     [
-        ({"optimizer": partial(torch.optim.Adam, lr=1e-3)}, None, "Adam does a part of its step on the host"),
+        ({"optimizer": partial(torch.optim.Adam, lr=1e-3)}, None, "Adam does part of its step on the host"),
         (
             {"scheduler": partial(OneCycleLR, max_lr=0.1, total_steps=9), "scheduler_interval": "step"},
             None,
@@ -341,7 +341,7 @@ class OwnLoss(nn.Module):
 def test_nets_that_compute_their_loss_are_trained_by_the_loop_and_said_so(captures, caplog):
     captures.fit(1, backend="auto", arms=None, net=OwnLoss)
     assert "back end: loop ('net' computes its loss itself)" in caplog.text and not captures.graphs
-    with pytest.raises(UserError, match="graph has no graph for 'net', which computes its loss itself"):
+    with pytest.raises(UserError, match="graph cannot train 'net', which computes its own loss"):
         captures.fit(1, backend="graph", arms=None, net=OwnLoss)
 
 

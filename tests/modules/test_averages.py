@@ -62,7 +62,7 @@ def test_a_mask_of_infinities_is_neither_averaged_nor_taken_for_a_divergence(tmp
     assert average_of(module).mask.equal(module.members[0].net.mask) and average_of(module).mask[0, 1] == -torch.inf
     norm = next(each for each in module.members[0].net.modules() if isinstance(each, torch.nn.BatchNorm2d))
     norm.running_var[0] = torch.inf  # what a step makes infinite has diverged
-    with pytest.raises(UserError, match="running_var of member 'net' holds values that are not finite"):
+    with pytest.raises(UserError, match="running_var of member 'net' has NaN or infinite values"):
         module.trainer.save_checkpoint(tmp_path / "masked.ckpt")
 
 
@@ -155,7 +155,7 @@ def test_the_average_of_what_was_transferred_is_the_transferred_average(saved):
 
 @pytest.mark.parametrize("decay", [1.0, -0.1])
 def test_a_decay_that_makes_no_sense_is_an_error_message(decay):
-    with pytest.raises(UserError, match=r"ema_decay is a number in \[0, 1\)"):
+    with pytest.raises(UserError, match=r"ema_decay: expected a number in \[0, 1\)"):
         classifier(ema_decay=decay)
 
 

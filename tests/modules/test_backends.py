@@ -71,7 +71,7 @@ def test_only_one_nets_activations_are_alive_at_a_time():
 
 @pytest.mark.parametrize(
     ("device", "processes", "why"),
-    [("cpu", 1, "needs a GPU; here is cpu"), ("cuda", 2, "needs one process; here are 2")],
+    [("cpu", 1, "needs a CUDA GPU, got cpu"), ("cuda", 2, "needs one process, got 2")],
 )
 def test_a_graph_where_there_can_be_none_is_an_error_and_auto_the_loop(device, processes, why):
     assert not possible("auto", torch.device(device), processes) and not possible("loop", torch.device("cuda"), 1)

@@ -229,7 +229,7 @@ def test_a_rank_whose_share_of_a_batch_is_empty_asks_no_net():
 
 
 def test_batches_that_overfit_are_refused_as_their_order_depends_on_the_epoch():
-    with pytest.raises(UserError, match=r"overfit_batches .* use data\.train_limit"):
+    with pytest.raises(UserError, match=r"overfit_batches .* set data\.train_limit"):
         fit(classifier(), overfit_batches=1)
 
 
@@ -248,8 +248,8 @@ def test_learning_rate_schedule_steps_after_each_epoch():
             {"optimizer": lambda p: torch.optim.SGD([{"params": [*p], "weight_decay": 1e-4}], 0.1)},
             "model.weight_decay",
         ),
-        ({"optimizer": lambda p: torch.optim.ASGD(p, 0.1)}, "optimizer's lambd to 0, got 0.0001"),
-        ({"arms": {"net": arm(True, num_classes=7)}}, r"outputs \(7,\) for a sample, the data have 10 classes"),
+        ({"optimizer": lambda p: torch.optim.ASGD(p, 0.1)}, "model.optimizer: expected lambd 0, got 0.0001"),
+        ({"arms": {"net": arm(True, num_classes=7)}}, r"outputs \(7,\) for a sample, but the data have 10 classes"),
         (
             {"arms": {"net": arm(True, in_channels=1)}},
             "cannot take samples of shape .*set the net's in_channels, here 1, to 3",
@@ -331,9 +331,11 @@ def test_evaluation_loaders_need_a_name_each():
     numbers = fit(linear(), epochs=1, data=Named()).metrics()["net"]
     assert {"val/risk", "test/risk"} <= numbers.keys()
     one, two = Named().train_dataloader(), Named().val_dataloader()
-    with pytest.raises(UserError, match=r"2 or more for val: .* attribute eval_splits that names all"):
+    with pytest.raises(
+        UserError, match=r"2 loaders or more and the names val: .* attribute eval_splits names them all"
+    ):
         trainer(1).fit(linear(), one, two)
-    with pytest.raises(UserError, match="2 or more for test: give one loader"):
+    with pytest.raises(UserError, match="2 loaders or more and the names test: give one loader"):
         trainer(1).test(linear(), two, verbose=False)
 
 

@@ -155,7 +155,7 @@ def test_a_net_of_other_inputs_than_the_data_says_what_to_set():
 
 def test_asked_for_vectors_it_is_an_error():
     member = Member("net", "net", 0, nn.Linear(7, 2))
-    with pytest.raises(UserError, match=r"a memory format of images, .* shape \(7,\): leave it out"):
+    with pytest.raises(UserError, match=r"a memory format for images .* shape \(7,\): leave channels_last out"):
         choose_memory_format([member], (7,), True, torch.device("cpu"))
 
 
@@ -211,7 +211,7 @@ def test_a_twin_that_is_another_function_is_refused(dtype):
     for _, net in members:
         net.to(dtype)
     with pytest.raises(
-        UserError, match=r"'plain' is no twin of 'residual': .* outputs, of up to .*, differ by .*T adds 1"
+        UserError, match=r"'plain' is not a twin of 'residual': .* outputs .of up to .*. differ by up to .*T adds 1"
     ):
         check_outputs(members, (3, 32, 32), 10)
 
@@ -255,5 +255,7 @@ def test_what_lazy_layers_make_is_independent_of_the_layers_before():
 
 def test_lazy_layers_need_to_know_a_sample():
     data = DataLoader(TensorDataset(torch.randn(8, 5), torch.arange(8)), 4)
-    with pytest.raises(UserError, match=r"member 'net' has lazy layers, .* attributes sample_shape and num_classes"):
+    with pytest.raises(
+        UserError, match=r"member 'net' has lazy layers, .* the attributes sample_shape and num_classes"
+    ):
         trainer(1).fit(classifier(net=lazy), data, data)

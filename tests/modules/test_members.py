@@ -92,7 +92,7 @@ def test_what_is_no_net_and_nets_that_are_one_are_refused():
     body = torch.nn.Linear(2, 2)
     half = Arm(net=lambda: torch.nn.Sequential(body, torch.nn.Linear(2, 2)))
     for arms, seeds in (({"a": half}, (0, 1)), ({"a": half, "b": half}, (0,))):
-        with pytest.raises(UserError, match=r"members 'a.*' and '.*' have the same weight, '0\.weight'"):
+        with pytest.raises(UserError, match=r"members 'a.*' and '.*' share the weight '0\.weight'"):
             build_members(arms, seeds)
     body.requires_grad_(False)  # no step changes it
     assert len(build_members({"a": half}, (0, 1))) == 2

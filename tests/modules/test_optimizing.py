@@ -251,21 +251,24 @@ def test_no_gradient_of_an_earlier_step_is_there_before_the_closure_is_called():
         ({"optimizer": lbfgs}, "LBFGS takes the gradients of all parameters as one vector.*one net at a time"),
         ({"optimizer": lbfgs, "arms": {"a": arm(True)}}, "set model.channels_last: false"),
         ({"optimizer": partial(SAM, lr=0.1)}, "SAM asks for gradients several times in a step.*one net at a time"),
-        ({"optimizer": old_sam}, "Sam.step.closure. has to call its closure first.*RuntimeError: stack expects"),
-        ({"optimizer": partial(Idle, lr=0.1)}, "Idle.step.closure. has to call its closure first"),
+        (
+            {"optimizer": old_sam},
+            "Sam.step.closure. must call its closure before anything else.*RuntimeError: stack expects",
+        ),
+        ({"optimizer": partial(Idle, lr=0.1)}, "Idle.step.closure. must call its closure before anything else"),
         ({"optimizer": Speedy}, r"Speedy: expected an option `lr`.* got speed\. .*Name the learning rate `lr`"),
         ({"optimizer": Speedy} | WARM_UP, r"Speedy: expected an option `lr`"),
-        ({"gradient_clip_val": 0.0}, "gradient_clip_val is a limit > 0"),
+        ({"gradient_clip_val": 0.0}, "gradient_clip_val: expected a number above 0"),
         (
             WARM_UP | {"scheduler_milestones": None},
-            r"expected 1 rising number.s. for 2 scheduler.s. in a list, got \[\]",
+            r"expected 1 ascending number.s., got \[\]: model.scheduler has 2 scheduler.s. in a list",
         ),
-        (ONE_CYCLE | {"scheduler_milestones": [1]}, r"expected 0 rising number.* got \[1\]"),
+        (ONE_CYCLE | {"scheduler_milestones": [1]}, r"expected 0 ascending number.* got \[1\]"),
         (
             {"scheduler": partial(OneCycleLR, max_lr=0.1, total_steps=2), "scheduler_interval": "step"},
-            "OneCycleLR cannot go on",
+            "OneCycleLR cannot continue",
         ),
-        ({"scheduler": partial(StepLR, step_size=0)}, "StepLR cannot go on .*its lengths .* are at least 1"),
+        ({"scheduler": partial(StepLR, step_size=0)}, "StepLR cannot continue .*lengths .* to 1 or more"),
     ],
 )
 def test_what_cannot_be_is_an_error_message(wrong, message):
@@ -282,7 +285,7 @@ def test_what_cannot_be_is_an_error_message(wrong, message):
     ids=["alone", "second"],
 )
 def test_a_schedule_of_no_length_is_said_before_training(options):
-    with pytest.raises(UserError, match=r"LR cannot go on .*model\.scheduler"):
+    with pytest.raises(UserError, match=r"LR cannot continue .*model\.scheduler"):
         classifier(**options).configure_optimizers()
 
 

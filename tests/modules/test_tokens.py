@@ -58,7 +58,7 @@ def test_risk_and_error_are_means_over_sequences():
 @pytest.mark.parametrize(
     ("net", "data", "message"),
     [
-        (lambda: GPT(5, 8), lambda: KHop(length=8), r"outputs \(5,\) for a sample, the data have 4 classes"),
+        (lambda: GPT(5, 8), lambda: KHop(length=8), r"outputs \(5,\) for a sample, but the data have 4 classes"),
         (lambda: GPT(4, 8), lambda: KHop(length=9), r"cannot take samples of shape \(9,\) .*at most 8 tokens, got 9"),
         (lambda: GPT(10, 32), Digits, "cannot take samples of shape"),
         (ViT, lambda: KHop(length=8), "cannot take samples of shape"),
