@@ -45,7 +45,7 @@ class Splits:
                 raise UserError(f"{split}_labels of a data set must be a tensor (n,) of int64, got {_kind(labels)}.")
             if isinstance(samples, np.ndarray) or tuple(getattr(samples, "shape", ()))[:1] != (len(labels),):
                 raise UserError(
-                    f"{split}_images of a data set must be a tensor of {len(labels)} samples, as there are labels, got "
+                    f"{split}_images of a data set must be a tensor of {len(labels)} samples, one for each label, got "
                     f"{_kind(samples)}."
                 )
             classes = len(self.class_names)
@@ -56,7 +56,9 @@ class Splits:
                 )
         train, test = (tuple(samples.shape[1:]) for samples in (self.train_images, self.test_images))
         if train != test:
-            raise UserError(f"samples for testing must have the shape of those for training, {train}, got {test}.")
+            raise UserError(
+                f"test_images of a data set must have samples of the shape of train_images, {train}, got {test}."
+            )
 
 
 def _kind(given: Any) -> str:
@@ -68,13 +70,13 @@ def _kind(given: Any) -> str:
 class ResidentData(pl.LightningDataModule, ABC):
     """Serves a small data set from device memory; order and augmentation are a pure function of (seed, epoch, step).
 
-    Batches are ``(samples, labels)`` on the trainer's device (the CPU without a trainer), labels int64 (B,). A training batch
-    is ``{seed: (samples, labels)}``, one independent stream of order and augmentation for each seed, where the
-    LightningModule wants them (`use_plan`), else the one of seed 0.
+    Batches are ``(samples, labels)`` on the trainer's device (the CPU without a trainer), labels int64 (B,). If the
+    LightningModule asks for seeds (`use_plan`), a training batch is ``{seed: (samples, labels)}``, and each seed has an
+    order and an augmentation of its own; otherwise a training batch is that of seed 0.
 
-    A strategy with an attribute ``shards_batches = False`` gives every rank the whole batches; any other one gives
-    rank r of w the rows r, r + w, ... of each global batch. If w does not divide a batch, the ranks' shares differ by
-    one sample.
+    With a strategy that has an attribute ``shards_batches = False`` every rank gets whole batches; with any other one rank
+    r of w gets the rows r, r + w, ... of each global batch. If w does not divide a batch, the ranks' shares differ by one
+    sample.
 
     Args:
         root: folder of all datasets; not used by those that need no file.
@@ -169,11 +171,11 @@ class ResidentData(pl.LightningDataModule, ABC):
         return samples[rows], labels[rows]
 
     def trained_on(self) -> dict[str, Any]:
-        """What is on the device, as plain values for the checkpoint (see `trained_on`)."""
+        """A description, in plain values for the checkpoint, of the data on the device (see `trained_on`)."""
         return self._described(self._resident)
 
     def check_trained_on(self, saved: Mapping[str, Any]) -> None:
-        """Refuse to resume on these data what was trained on others, by what `trained_on` gave for those.
+        """Refuse to resume on other data than those that ``saved``, which `trained_on` returned, describes.
 
         Raises:
             UserError: naming the difference.
@@ -206,8 +208,8 @@ class ResidentData(pl.LightningDataModule, ABC):
         self.plan = BatchPlan()  # the module, whose setup follows, may have another one
         if getattr(self.trainer, "overfit_batches", 0):
             raise UserError(
-                "trainer.overfit_batches would take other batches in each epoch, as their order depends on it: use "
-                "data.train_limit, and data.augment false for images."
+                "trainer.overfit_batches would use different batches in each epoch, as the order depends on the epoch: set "
+                "data.train_limit instead, and data.augment false for images."
             )
         if not len(self._rows["test"]):
             raise UserError(
@@ -216,12 +218,12 @@ class ResidentData(pl.LightningDataModule, ABC):
         world = self._share[1]
         if stage in (None, "fit") and self.batch_size % world:
             raise UserError(
-                f"data.batch_size {self.batch_size} is the batch of all processes together, and {world} cannot share it "
-                f"equally: choose a multiple of {world}, or --trainer.strategy seeds, which shares out nets instead."
+                f"data.batch_size: expected a multiple of {world}, as {world} processes share each batch, got "
+                f"{self.batch_size}: set another one, or --trainer.strategy seeds, which distributes nets instead."
             )
 
     def use_plan(self, plan: BatchPlan) -> None:
-        """Serve the batches that a module needs: its data streams, in its memory format. Until the next `setup`."""
+        """Until the next `setup`, serve the data streams that a module needs, in its memory format."""
         self.plan = plan
 
     @override
@@ -274,7 +276,7 @@ class ResidentData(pl.LightningDataModule, ABC):
         train, val = self.divided(labels)
         if not len(train):
             raise UserError(
-                f"val_size must leave some of the {len(labels)} training samples to train on, got {self.val_size}: "
+                f"data.val_size must leave some of the {len(labels)} training samples to train on, got {self.val_size}: "
                 "choose a smaller one."
             )
         if self.train_limit is not None and self.train_limit < len(train):
@@ -333,11 +335,11 @@ _VAL, _LIMIT, _PROBE, _TEST, TEST_SPLIT = range(5)  # independent streams of spl
 
 
 def stratified_rows(labels: Tensor, size: int, seed: int, stream: int = 0) -> Tensor:
-    """`size` rows drawn at random with every class in proportion to its number, ascending.
+    """`size` rows drawn at random, each class in proportion to its number of samples, ascending.
 
-    Each class is shuffled, its k-th of n samples gets the rank (k + 1/2) / n, and the `size` lowest ranks win; of classes of
-    one size, which share their ranks, a random one comes first. So a smaller draw is part of a larger one, and the proportion
-    is exact up to rounding.
+    Each class is shuffled, the k-th of its n samples gets the rank (k + 1/2) / n, and the `size` samples of lowest rank are
+    drawn; between classes of equal size, whose ranks are equal, chance decides. So a smaller draw is part of a larger one, and
+    the proportions are exact up to rounding.
 
     Args:
         labels: (N,) int64, >= 0.

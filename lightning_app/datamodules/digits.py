@@ -23,10 +23,10 @@ class Digits(ImageData):
     """1,437 training and 360 test digits in three equal channels, so that CIFAR nets take them as is.
 
     The 8 x 8 originals have 17 grey levels and are enlarged bilinearly to 32 x 32: repeating each pixel 4 x 4 would make
-    block edges, which are no part of the handwriting, the strongest thing a 3 x 3 kernel sees. The split is fixed and
-    stratified. Digits are never mirrored by default: a mirrored 2 is no digit.
+    block edges, which are not part of the handwriting, the strongest thing a 3 x 3 kernel sees. The split is fixed and
+    stratified. By default digits are not mirrored: a mirrored 2 is not a digit.
 
-    Takes the arguments of `ImageData` too; there is no file, and `root` is not used.
+    Has the arguments of `ImageData` too; there is no file, and `root` is not used.
 
     Args:
         image_size: height and width; 8 leaves the originals as they are, at a sixteenth of the cost of 32.

@@ -25,16 +25,16 @@ CROP = 0.875  # image_size over resize: 224 of 256, as torchvision's evaluation 
 class ImageFolder(ImageData):
     """Your own pictures: ``<root>/train/<class>/*`` and ``<root>/test/<class>/*`` (or ``val``), or ``<root>/<class>/*``.
 
-    Takes ``test`` where there are both. Where no folder says which pictures are for testing, a fifth of them, or
-    `test_size`, is set aside, stratified by class and drawn by `split_seed`. Pictures may lie in folders below their
-    class's, as for torchvision's ImageFolder, and be JPEG, PNG, WebP, BMP, TIFF, PPM or PGM of any size and colours.
-    They are turned upright as their EXIF data say (torchvision leaves them as they lie); transparency is dropped; more
-    than 8 bits a channel are refused.
+    If there are both ``test`` and ``val``, ``test`` is used. With ``<root>/<class>/*`` a fifth of the pictures, or
+    `test_size`, is set aside for testing, stratified by class and drawn by `split_seed`. Pictures may lie in folders below
+    that of their class, as for torchvision's ImageFolder, and be JPEG, PNG, WebP, BMP, TIFF, PPM or PGM of any size and
+    colours. They are turned upright as their EXIF data say (torchvision does not turn them); transparency is dropped; more
+    than 8 bits per channel are refused.
 
-    Batches are those of torchvision's ``weights.transforms()`` up to 5e-7: it normalises in two steps, this in one.
+    Batches equal those of torchvision's ``weights.transforms()`` up to 5e-7: it normalises in two steps, this class in one.
 
-    Takes the arguments of `ImageData` too. Pictures are decoded at their first use and stay in memory as bytes,
-    ``image_size ** 2 * channels`` each, augmented ones twice. Of large trees, `train_limit` and `test_limit` choose what
+    Has the arguments of `ImageData` too. Pictures are decoded at their first use and stay in memory as bytes,
+    ``image_size ** 2 * channels`` each, augmented ones twice. For large folders, `train_limit` and `test_limit` limit what
     is decoded.
 
     Args:
@@ -66,12 +66,12 @@ class ImageFolder(ImageData):
         resize = round(image_size / CROP) if resize is None else resize
         if channels == 1 and max(len(self.mean), len(self.std)) > 1:
             raise UserError(
-                "data.channels 1 needs a mean and a std of its own, got those of three channels: set data.mean and "
-                "data.std to one value each, in units of [0, 1]."
+                "data.channels 1 needs one mean and one std, got those of three channels: set data.mean and data.std to one "
+                "value each, in units of [0, 1]."
             )
         if not 1 <= image_size <= resize:
             raise UserError(
-                f"data.resize must be at least data.image_size, and that at least 1, got {resize} and {image_size}: a "
+                f"data.resize must be at least data.image_size, and data.image_size at least 1, got {resize} and {image_size}: a "
                 "square cannot be cut out of a smaller picture."
             )
         self.decoding = Decoding(image_size, resize, interpolation, channels)
@@ -110,15 +110,15 @@ class ImageFolder(ImageData):
             if not 0 < size < len(labels):
                 raise UserError(
                     f"data.test_size must leave some of the {len(labels)} pictures for training and some for testing, got "
-                    f"{size}: choose another one."
+                    f"{size}: choose another number."
                 )
             chosen = stratified_mask(labels, size, self.split_seed, TEST_SPLIT)
             test_files, test_labels = [files[row] for row in chosen.nonzero()], labels[chosen]
             files, labels = [files[row] for row in (~chosen).nonzero()], labels[~chosen]
         elif self.test_size is not None:
             raise UserError(
-                f"data.test_size sets pictures aside where there is no test folder, got {self.test_size} and {test}: leave one "
-                "of them out."
+                f"data.test_size: expected none, as {test} has the pictures for testing, got {self.test_size}: leave it out, or "
+                "remove that folder."
             )
         else:
             test_files, test_labels = list_pictures(test, self.class_names)
@@ -136,7 +136,7 @@ def _training_and_test(root: Path) -> tuple[Path, Path | None]:
         if {name.lower() for name in classes} <= {*ALSO} and any(class_folders(root / name) for name in classes):
             raise UserError(
                 f"expected pictures in {root}/train/<class>/ and {root}/test/<class>/ (or val), found {', '.join(classes)} with "
-                "folders in them, which would be taken for classes: give them those names."
+                "folders in them, which would be taken for classes: rename them to train and test."
             )
         return root, None
     if there[:1] == ["train"] and len(there) > 1:
@@ -144,9 +144,9 @@ def _training_and_test(root: Path) -> tuple[Path, Path | None]:
     raise UserError(
         f"expected pictures in {root}/train/<class>/ and {root}/test/<class>/ (or val), or in {root}/<class>/, found "
         + (
-            f"classes in {root / there[0]} only: set data.root to that to set a part aside for testing."
+            f"classes in {root / there[0]} only: set data.root to that folder, and a part is set aside for testing."
             if there
-            else f"no {'folders there' if root.is_dir() else 'such folder'}: set data.root to theirs."
+            else f"no {'folders there' if root.is_dir() else 'such folder'}: set data.root to the folder of the pictures."
         )
     )
 
@@ -156,10 +156,14 @@ def _names(given: list[str] | str) -> tuple[str, ...]:
     if isinstance(given, str):
         file = with_home(given)
         if not file.is_file():
-            raise UserError(f"data.class_names is a list or a text file with one name per line, found no file {given}.")
+            raise UserError(
+                f"data.class_names: expected a list, or a text file with one name per line, found no file {given}."
+            )
         given = read_text(file).removeprefix("\ufeff").split("\n")
     names = tuple(name.strip() for name in given if name.strip())
     if not names or len(set(names)) < len(names):
         twice = next((f"{name} twice" for name in names if names.count(name) > 1), "none")
-        raise UserError(f"data.class_names needs each class once, got {twice}: the n-th name is the net's n-th output.")
+        raise UserError(
+            f"data.class_names: expected each class once, got {twice}: the n-th name is that of the net's n-th output."
+        )
     return names

@@ -28,22 +28,22 @@ from lightning_app.datamodules.loaders import Draws, Resident
 class ImageData(ResidentData):
     """Batches ``(images, labels)``: float32 (B, C, H, W), normalised as ``(x / 255 - mean) / std``, and int64 (B,).
 
-    A subclass implements `load`. Takes the arguments of `ResidentData` too.
+    A subclass implements `load`. Has the arguments of `ResidentData` too.
 
     Args:
         root: folder of all datasets.
-        eval_batch_size: images in a batch, over all ranks, for evaluation and for the probe. None takes 50 a rank on a CPU,
-            which stays in its cache (1.5 times as fast an image as 125, measured on two shared cores), 1000 on a GPU (fewer
-            of images larger than CIFAR's, but 125), and 125 elsewhere.
+        eval_batch_size: images in a batch, over all ranks, for evaluation and for the probe. None: per rank 50 on a CPU,
+            which fit its cache (1.5 times as fast per image as 125, measured on two shared cores), 1000 on a GPU (for images
+            larger than CIFAR's fewer, but at least 125), and 125 elsewhere.
         augment: flip and crop training images at random.
         padding: zero pixels on each side before a random crop back to the image size.
         flip: mirror with probability 1/2 when augmenting. None: as suits the data set.
         drop_last: leave out the last, smaller training batch of an epoch.
-        mean: of each channel (or one for all), in units of [0, 1]. None takes the class's MEAN: that of its training images for
-            the data sets here, ImageNet's for `ImageFolder`, and nothing for a class that sets none.
-        std: likewise, over all their pixels.
-        channels_last: batches in that memory format. None: as the model.
-        compile: gather and normalise in one kernel of torch.compile; the same numbers, faster after some seconds.
+        mean: of each channel (or one for all), in units of [0, 1]. None: the class's MEAN, which is that of the training images
+            for the data sets here, ImageNet's for `ImageFolder`, and 0 for a class that sets none.
+        std: of each channel over all pixels, likewise. None: the class's STD, which is 1 for a class that sets none.
+        channels_last: make batches in this memory format. None: as the model does.
+        compile: gather and normalise in one kernel of torch.compile: the same numbers, and faster after some seconds.
     """
 
     # Facts of a dataset are attributes of its class: as defaults of arguments, a configuration that names one dataset on
@@ -99,7 +99,7 @@ class ImageData(ResidentData):
         if samples.dtype != torch.uint8 or samples.ndim != 4:
             raise UserError(
                 f"images of {type(self).__name__} must be uint8, 0 to 255, in the order (N, H, W, C), got {samples.dtype} of "
-                f"shape {tuple(samples.shape)}: shares of 1 are multiplied by 255 and rounded, and for grey levels C is 1."
+                f"shape {tuple(samples.shape)}: multiply values in [0, 1] by 255 and round them; for grey levels C is 1."
             )
         augment = self.augment and training
         return ResidentImages(

@@ -57,7 +57,7 @@ class Resident:
 
 
 class EpochLoader:
-    """Shuffled, augmented training batches, each sample once an epoch.
+    """Shuffled, augmented training batches, with each sample once per epoch.
 
     Lightning calls ``loader.sampler.set_epoch(epoch)`` before each epoch and saves and restores `state_dict` with a
     checkpoint, also in the middle of an epoch.
@@ -69,8 +69,8 @@ class EpochLoader:
         drop_last: leave out the last, smaller batch.
         rank: which share of each global batch is ours.
         world: number of shares.
-        in_flight: how many of the batches handed out are not trained on yet when a checkpoint is saved (a step that
-            an exception ended): they come again after a resume.
+        in_flight: returns how many batches were handed out and not trained on when a checkpoint is saved (such as that of a
+            step that an exception ended): they come again after a resume.
     """
 
     batch_sampler = None  # Lightning asks for it wherever there is a `sampler`
@@ -104,8 +104,8 @@ class EpochLoader:
         smallest = batch_size if drop_last else len(source) % batch_size or batch_size
         if smallest < world:
             raise UserError(
-                f"a global batch of {smallest} samples leaves some of the {world} ranks without any, and a mean over "
-                "nothing is not a number: use fewer devices, another batch_size or, where the data have it, drop_last."
+                f"a batch of {smallest} samples leaves some of the {world} processes without any, and a mean over nothing is not "
+                "a number: use fewer devices, another batch_size or, if the data have that option, drop_last."
             )
 
     def set_epoch(self, epoch: int) -> None:
@@ -148,7 +148,7 @@ class EpochLoader:
         """Continue after the saved position.
 
         Raises:
-            UserError: in the middle of an epoch, if the batch size is another one: no position fits.
+            UserError: if the position is in the middle of an epoch and the batch size has changed.
         """
         size = state["batch_size"]
         if size != self.batch_size and 0 < state["position"] < _batches(len(self.source), size, self.drop_last):

@@ -15,16 +15,16 @@ MEANS, TRAIN, TEST = range(3)  # independent streams of a seed
 
 
 class GaussianMixture(VectorData):
-    """K Gaussians N(mu_k, I) in d dimensions, one per class, with means mu_k ~ separation * N(0, I).
+    """K Gaussians N(mu_k, I) in d dimensions, one per class, with means mu_k drawn from separation * N(0, I).
 
     Batches are ``(vectors, labels)``: (B, dimensions) in the trainer's precision, and int64 (B,). Classes are balanced: their
     sizes differ by one at most. Everything is a pure function of ``seed``; fewer samples are the first of more. Two means
     are separation * sqrt(2 d) apart on average: at separation 1 the classes hardly overlap, at 0.35 they do.
 
-    The paper's appendix has 10 Gaussians in 50 dimensions, the caption of its Fig. 1 has 50 Gaussians; it says nothing of
-    their means. 10,000 training samples, batches of 50.
+    The paper's appendix says 10 Gaussians in 50 dimensions, the caption of its Fig. 1 says 50 Gaussians; nothing is said of
+    their means. It has 10,000 training samples and batches of 50.
 
-    Takes the arguments of `ResidentData` too.
+    Has the arguments of `ResidentData` too.
 
     Args:
         classes: K.

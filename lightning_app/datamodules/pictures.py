@@ -62,7 +62,7 @@ class Decoding:
         """Before anything is unpacked: a small file may hold a huge picture, and 1 x 65,000 pixels would be made 4 GB."""
         pixels = max(width, height) * self.resize**2 / min(width, height)
         if pixels > (Image.MAX_IMAGE_PIXELS or math.inf):
-            raise ValueError(f"{width} x {height} pixels, too long to be resized to {self.resize}")
+            raise ValueError(f"{width} x {height} pixels are too long to be resized to {self.resize}")
 
     def _square(self, picture: Image.Image) -> np.ndarray:
         picture = TF.resize(picture, [self.resize], TF.InterpolationMode(self.interpolation))
@@ -71,7 +71,7 @@ class Decoding:
 
 def _upright(image: Image.Image, mode: str) -> Image.Image:
     if image.mode.startswith(("I", "F")) or _is_deep(image):
-        raise ValueError(f"more than 8 bits a channel, Pillow's mode {image.mode}, would be cut off")
+        raise ValueError(f"it has more than 8 bits per channel (Pillow's mode {image.mode}), which would be cut off")
     picture = ImageOps.exif_transpose(image)
     if picture.mode == "P":
         picture = picture.convert("RGBA")  # without, Pillow warns where a palette has transparent colours
@@ -116,8 +116,8 @@ def _check_memory(count: int, shape: tuple[int, int, int]) -> None:
     needed, there = count * int(np.prod(shape)), os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     if needed > there:
         raise UserError(
-            f"{count:,} pictures of {shape[0]} x {shape[1]} pixels need {needed / 1e9:,.0f} GB and this machine has "
-            f"{there / 1e9:,.0f}: set data.train_limit and data.test_limit, which are drawn before anything is decoded."
+            f"{count:,} pictures of {shape[0]} x {shape[1]} pixels need {needed / 1e9:,.0f} GB, and this machine has "
+            f"{there / 1e9:,.0f}: set data.train_limit and data.test_limit, which limit what is decoded."
         )
 
 
@@ -148,7 +148,7 @@ def list_pictures(folder: Path, classes: Sequence[str]) -> tuple[list[str], Tens
     except FileNotFoundError as error:
         empty = str(error).split("classes ", 1)[-1].removesuffix(". ")
         raise UserError(
-            f"{folder} has folders of classes without a picture in them ({empty}): remove them, or put pictures there "
+            f"{folder} has folders of classes without a picture ({empty}): remove them, or put pictures there "
             f"({', '.join(IMG_EXTENSIONS)})."
         ) from error
     return [file for file, _ in listed], torch.tensor([label for _, label in listed])

@@ -1,7 +1,7 @@
 """Tokens: a text of the user's, and two tasks that need no file. One prediction per sample, after its last token.
 
-So every net that maps tokens (B, T) to logits (B, classes) is a classifier like those of images. The alphabet of the tokens is
-that of the labels: class c is token c.
+So every net that maps tokens (B, T) to logits (B, classes) is a classifier like those of images. Tokens and labels have the same
+alphabet: class c is token c.
 """
 
 from pathlib import Path
@@ -31,9 +31,9 @@ class ResidentTokens(Resident):
 
 
 class TokenData(ResidentData):
-    """Batches ``(tokens, labels)``: int64 (B, T), and the token that follows or answers, int64 (B,).
+    """Batches ``(tokens, labels)``: int64 (B, T), and int64 (B,), the token that follows or is the answer.
 
-    A subclass implements `load`. Takes the arguments of `ResidentData`.
+    A subclass implements `load`. Has the arguments of `ResidentData`.
     """
 
     eval_batch_size = 500
@@ -54,21 +54,21 @@ def _moved(samples: Tensor, device: torch.device) -> Tensor:
 
 
 class Tokens(TokenData):
-    """Every token of a text, to be predicted from the ones before it: windows of ``context`` tokens, and the next one.
+    """A text, each token of which is predicted from those before it: samples are windows of ``context`` tokens, labels the next.
 
-    The text is divided by position: the last ``test_share`` of it is for testing, and what `val_size` sets aside are the last
-    windows before that. No window shares a token with one of another split. Windows overlap, so an epoch of a text of n
-    tokens has about n / stride samples; `train_limit` draws some of them.
+    The text is divided by position: its last part, ``test_share``, is for testing, and the `val_size` windows before that
+    for validation. No window shares a token with one of another split. Windows overlap, so an epoch of a text of n tokens
+    has about n / stride samples; `train_limit` draws some of them.
 
-    Takes the arguments of `ResidentData` too. The text lies in memory once; a part of its windows (`val_size`, `train_limit`
-    or `test_limit`) is a copy of ``context`` times as many tokens.
+    Has the arguments of `ResidentData` too. The text is in memory once; windows that `val_size`, `train_limit` or `test_limit`
+    choose are copied, ``context`` tokens each.
 
     Args:
         path: file of the text.
-        level: a token is a "byte", one of 256, or a "character" of UTF-8; classes are then those that the text has.
-        context: tokens of a window, T.
-        stride: tokens from the start of a window to that of the next.
-        test_share: share of the text, at its end, that is for testing.
+        level: "byte" (256 classes) or "character" of UTF-8 (a class for each different character in the text).
+        context: tokens in a window, T.
+        stride: tokens from the start of one window to the start of the next.
+        test_share: share of the text, at its end, for testing, above 0 and below 1.
 
     Raises:
         UserError: for a text that cannot be read, is not UTF-8 where characters are asked for, or is too short.
@@ -85,7 +85,7 @@ class Tokens(TokenData):
     ) -> None:
         super().__init__(**of_data)
         if not 0 < test_share < 1:
-            raise UserError(f"data.test_share is a share of the text above 0 and below 1, got {test_share}.")
+            raise UserError(f"data.test_share: expected a share of the text above 0 and below 1, got {test_share}.")
         self.path = with_home(path)
         self.level = level
         self.context = at_least(1, type(self).__name__, context=context)
@@ -100,9 +100,9 @@ class Tokens(TokenData):
         parts = tokens[:cut], tokens[cut:]
         if min(map(len, parts)) <= self.context:
             raise UserError(
-                f"a window of {self.context} tokens and the next one need more than that for training and for testing, but "
-                f"{self.path} has {len(parts[0]):,} and {len(parts[1]):,} {self.level}s: use a longer text, a smaller "
-                "data.context or another data.test_share."
+                f"expected more than {self.context} {self.level}s (data.context) for training and for testing, got "
+                f"{len(parts[0]):,} and {len(parts[1]):,} of {self.path}: use a longer text, a smaller data.context or another "
+                "data.test_share."
             )
         train, test = map(self._windows, parts)
         return Splits(*train, *test, names)
@@ -153,11 +153,11 @@ class KHop(TokenData):
     seen? A transformer of floor(log2 k) + 2 layers can do it (their Theorem 4.2), and they give evidence that fewer layers
     need a width that grows with N.
 
-    Sequences are uniform among those where no two neighbours are equal, which would be a hop to where one stands, and where
-    all k positions exist. Guessing is wrong about 1 - 1 / letters of the time, and 1 - 1 / (letters - 1) for one hop. Everything
-    is a pure function of ``seed``; fewer samples are the first of more.
+    Sequences are drawn uniformly from those in which all k positions exist and no two neighbours are equal (that would be a
+    hop to the same position). Guessing has an error of about 1 - 1 / letters, and of 1 - 1 / (letters - 1) for one hop.
+    Everything is a pure function of ``seed``; fewer samples are the first of more.
 
-    Takes the arguments of `ResidentData` too.
+    Has the arguments of `ResidentData` too.
 
     Args:
         hops: k.
@@ -168,7 +168,7 @@ class KHop(TokenData):
         seed: seed of the sequences.
 
     Raises:
-        UserError: for sizes of which fewer than one sequence in a thousand has k hops.
+        UserError: if fewer than one sequence in a thousand has k hops.
     """
 
     def __init__(
@@ -241,10 +241,10 @@ def hop(tokens: Tensor, hops: int) -> Tensor:
 class ModularAddition(TokenData):
     """a + b mod p: the tokens (a, b, =) and the sum, over all p^2 pairs (Power et al. 2022; Nanda et al. 2023).
 
-    A random ``train_share`` of the pairs is for training, all others for testing. The token "=" is p; it is a class that is
-    never right. Everything is a pure function of ``seed``.
+    A random ``train_share`` of the pairs is for training, all others for testing. The token "=" is p; it is a class too, but
+    never the answer. Everything is a pure function of ``seed``.
 
-    Takes the arguments of `ResidentData` too.
+    Has the arguments of `ResidentData` too.
 
     Args:
         modulus: p.
@@ -261,8 +261,8 @@ class ModularAddition(TokenData):
         self.seed = at_least(0, type(self).__name__, seed=seed)
         if not 1 <= train_share * modulus**2 <= modulus**2 - 1:
             raise UserError(
-                f"data.train_share is a share of the {modulus**2} pairs that leaves some to train and some to test on, got "
-                f"{train_share}."
+                f"data.train_share: expected a share of the {modulus**2} pairs that leaves some to train and some to test on, "
+                f"got {train_share}."
             )
         self.train_share = train_share
         self.num_classes, self.sample_shape = modulus + 1, (3,)

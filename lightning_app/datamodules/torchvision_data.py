@@ -50,9 +50,9 @@ class Source:
 
 
 class FromSource(ResidentData):
-    """A known set: ``<root>/<folder>/{train,test}_{images,labels}.npy``, else torchvision's files in ``<root>``.
+    """A data set from ``<root>/<folder>/{train,test}_{images,labels}.npy``, else from torchvision's files in ``<root>``.
 
-    A subclass has a ``SOURCE``; classes and shape are known before anything is downloaded, so that a net can be checked first.
+    A subclass has a ``SOURCE``: classes and shape are known before anything is downloaded, so that a net can be checked first.
     """
 
     SOURCE: ClassVar[Source]
@@ -106,13 +106,13 @@ class FromSource(ResidentData):
         source = self.SOURCE
         for split in ("train", "test"):
             images, labels = arrays[f"{split}_images"], arrays[f"{split}_labels"]
-            where = f"{split} of {source.title} in {self._folder}"
-            _expect_array(images, np.uint8, ("N", *source.image_shape), f"the images of {where}")
-            _expect_array(labels, np.int64, (len(images),), f"the labels of {where}")
+            where = f"of {source.title} in {self._folder}"
+            _expect_array(images, np.uint8, ("N", *source.image_shape), f"the {split} images {where}")
+            _expect_array(labels, np.int64, (len(images),), f"the {split} labels {where}")
             if len(labels) == 0 or labels.min() < 0 or labels.max() >= len(source.class_names):
                 got = f"{labels.min()}..{labels.max()}" if len(labels) else "no labels"
                 raise UserError(
-                    f"the labels of {where} must lie in 0..{len(source.class_names) - 1}, got {got}: "
+                    f"the {split} labels {where} must lie in 0..{len(source.class_names) - 1}, got {got}: "
                     "number the classes from 0."
                 )
 
@@ -135,7 +135,7 @@ class FromSource(ResidentData):
             raise UserError(
                 f"expected {source.title} in {self._folder}, found none there {tried}: put "
                 f"{', '.join(f'{name}.npy' for name in ARRAYS)} into that folder, or the official {official} into {root} "
-                "(removed when damaged, it is downloaded again), or set data.root to the folder that has them."
+                "(if damaged, remove it and it is downloaded again), or set data.root to the folder that has them."
             ) from error
         return arrays
 
@@ -145,8 +145,8 @@ def _read_arrays(folder: Path) -> Arrays:
     missing = [f"{name}.npy" for name in ARRAYS if not (folder / f"{name}.npy").exists()]
     if missing:
         raise UserError(
-            f"expected {', '.join(f'{name}.npy' for name in ARRAYS)} in {folder}, {' and '.join(missing)} not there: "
-            "add what is missing, or remove the others to use another source."
+            f"expected {', '.join(f'{name}.npy' for name in ARRAYS)} in {folder}, but {' and '.join(missing)} missing: "
+            "add what is missing, or remove the others to use torchvision's files."
         )
     return {name: read_npy(folder / f"{name}.npy") for name in ARRAYS}
 
@@ -164,7 +164,7 @@ def _expect_array(array: np.ndarray, dtype: type, shape: tuple, what: str) -> No
 class CIFAR10(FromSource, ImageData):
     """CIFAR-10 (Krizhevsky 2009): 50,000 training and 10,000 test images of 32 x 32 pixels in ten classes.
 
-    Looked for in ``<root>/cifar10`` and, as torchvision left it, in ``<root>/cifar-10-batches-py``. Takes the arguments of
+    Looked for in ``<root>/cifar10`` and, as torchvision left it, in ``<root>/cifar-10-batches-py``. Has the arguments of
     `ImageData`.
     """
 
@@ -176,7 +176,7 @@ class CIFAR10(FromSource, ImageData):
 class CIFAR100(FromSource, ImageData):
     """CIFAR-100 with its fine labels (Krizhevsky 2009): 50,000 training and 10,000 test images of 32 x 32 pixels.
 
-    Looked for in ``<root>/cifar100`` and, as torchvision left it, in ``<root>/cifar-100-python``. Takes the arguments of
+    Looked for in ``<root>/cifar100`` and, as torchvision left it, in ``<root>/cifar-100-python``. Has the arguments of
     `ImageData`.
     """
 
@@ -191,7 +191,7 @@ class FashionMNIST(FromSource, ImageData):
     """Fashion-MNIST (Xiao et al. 2017): 60,000 training and 10,000 test images of 28 x 28 grey levels in ten classes.
 
     Looked for in ``<root>/fashion_mnist`` and, as torchvision left it, in ``<root>/FashionMNIST/raw``. A net for it has
-    ``in_channels: 1``. Takes the arguments of `ImageData`.
+    ``in_channels: 1``. Has the arguments of `ImageData`.
     """
 
     MEAN = (0.2860,)
@@ -205,7 +205,7 @@ class SVHN(FromSource, ImageData):
     """Street View House Numbers, cropped digits (Netzer et al. 2011): 73,257 training and 26,032 test images of 32 x 32 pixels.
 
     Looked for in ``<root>/svhn`` and, as torchvision left it, in ``<root>/train_32x32.mat`` and ``<root>/test_32x32.mat``.
-    Never mirrored by default: a mirrored 2 is no digit. Takes the arguments of `ImageData`.
+    Not mirrored by default: a mirrored 2 is not a digit. Has the arguments of `ImageData`.
     """
 
     FLIP = False

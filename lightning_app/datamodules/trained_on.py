@@ -1,14 +1,13 @@
 """What a run was trained on, kept in its checkpoints: resumed on other data it would go on as if nothing had happened.
 
-Compared is what options and chance came to, not the options: the samples that are trained on, their labels, their order
-and their normalisation. So another `root`, another spelling of the same numbers, or a `split_seed` that splits nothing
-are the same data. Where the samples are the same, the configuration may serve them in another way: augmentation, batch
-sizes (between two epochs), `drop_last`, memory format, compiling, what is evaluated (`test_limit`, `evaluate_train`) and the
-probe. A schedule may be changed on resume too, and like it these decide what the rest of the training shall be; they do not
-move a sample from one side of a split to the other.
+What is compared is the result of options and chance, not the options: the samples that are trained on, their labels, their
+order and their normalisation. So another `root`, another spelling of the same numbers, or a `split_seed` that splits nothing
+are the same data. If the samples are the same, the configuration may change how they are served: augmentation, batch sizes
+(between two epochs), `drop_last`, memory format, compiling, what is evaluated (`test_limit`, `evaluate_train`) and the probe.
+Like a change of the schedule, these affect the rest of the training, but move no sample from one split to another.
 
-A description has ``class_names``, ``shape`` of a sample, ``mean`` and ``std``, and by split (those that were looked at) its
-``size``, the size of what it was taken from (``of``), and the digests of its ``rows`` there, its ``labels`` and its ``samples``.
+A description has ``class_names``, the ``shape`` of a sample, ``mean`` and ``std``, and for each split that was used its ``size``,
+the number of samples that it was taken from (``of``), and the digests of its ``rows`` there, its ``labels`` and ``samples``.
 """
 
 import hashlib
@@ -44,7 +43,7 @@ def check_same_data(saved: Description, describe: Callable[[Iterable[str]], Desc
 
     Args:
         saved: description in the checkpoint.
-        describe: the data at hand, for the names of splits.
+        describe: describes the present data, given names of splits.
 
     Raises:
         UserError: naming the first difference, or if ``saved`` is no description.
@@ -54,7 +53,7 @@ def check_same_data(saved: Description, describe: Callable[[Iterable[str]], Desc
     except (TypeError, KeyError, AttributeError) as error:
         raise UserError(
             f"the checkpoint's description of its data cannot be read ({type(error).__name__}: {error}): it was written by "
-            "another version of this program. Resume it with that one."
+            "another version of SkipScope. Resume it with that version."
         ) from error
     if difference:
         raise UserError(

@@ -11,7 +11,7 @@ from lightning_app.datamodules.loaders import Resident
 class VectorData(ResidentData):
     """Batches ``(vectors, labels)``: (B, d), or (B, T, d), in the trainer's precision, and int64 (B,).
 
-    A subclass implements `load`, and where its samples are no vectors yet, `embed`, and sets `sample_shape`. Takes the
+    A subclass implements `load` and, if its samples are not vectors yet, `embed`, and sets `sample_shape`. Has the
     arguments of `ResidentData`.
     """
 

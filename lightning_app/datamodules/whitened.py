@@ -1,7 +1,7 @@
 """Whitened digits for nets that map R^d to R^d: the data of Li et al. (2016, appendix B).
 
 Images are centred, projected on their leading principal components and divided by each component's standard deviation,
-so that the samples trained on have mean 0 and covariance I exactly. A net of d x d matrices then sees d numbers a sample,
+so that the samples trained on have mean 0 and covariance I exactly. A net of d x d matrices then gets d numbers per sample,
 and one batch of all samples is one step of gradient descent.
 
 The paper does not say which sign or order its components have, and the Hessian at zero depends on both (M = I - Sigma_YX):
@@ -40,7 +40,7 @@ class Whitening:
         """By the leading principal components of samples (m, p), largest eigenvalue first, largest loading positive.
 
         Raises:
-            UserError: if the samples do not vary in so many directions.
+            UserError: if the samples vary in fewer directions than ``components``.
 
         >>> samples = torch.tensor([[5.0, 0.0], [-1.0, 0.0], [5.0, 2.0], [-1.0, 2.0]])  # 2 +- 3 and 1 +- 1
         >>> Whitening.of(samples, 2)(samples)[0].tolist()
@@ -51,9 +51,9 @@ class Whitening:
         if (rank := int((values > RANK * values[0]).sum())) < components:
             m, p = samples.shape
             raise UserError(
-                f"{components} components cannot be whitened: the covariance of these {m} samples of {p} pixels is singular "
-                f"beyond {rank}, where nothing varies that could be divided to variance 1. Use more samples, or set "
-                f"components to at most {rank}."
+                f"expected at most {rank} components to whiten, got {components}: these {m} samples of {p} pixels vary in "
+                f"{rank} directions, and only these can be scaled to variance 1. Use more samples, or set data.components to at "
+                f"most {rank}."
             )
         largest = directions.gather(0, directions.abs().argmax(0, keepdim=True))
         return cls(mean, (directions * largest.sign() / values.sqrt()).T)
@@ -77,13 +77,13 @@ def _mean_and_covariance(samples: Tensor) -> tuple[Tensor, Tensor]:
 class WhitenedImages(VectorData):
     """Batches ``(vectors, labels)`` of whitened images: (B, components) in the trainer's precision, and int64 (B,).
 
-    Whitened by what is trained on: validation and test samples go through the same map. Takes the arguments of `ResidentData`
-    too.
+    The map is that of the samples trained on; validation and test samples go through it too. Has the arguments of
+    `ResidentData` too.
 
     Args:
         root: folder of all datasets.
-        components: leading principal components that are kept, d.
-        batch_size: samples of a training batch. None takes all: an epoch is one step of gradient descent.
+        components: number of leading principal components that are kept, d.
+        batch_size: samples in a training batch. None: all of them, so that an epoch is one step of gradient descent.
     """
 
     def __init__(self, root: str = "data", components: int = 10, batch_size: int | None = None, **of_data: Any) -> None:
@@ -121,7 +121,7 @@ class WhitenedImages(VectorData):
 class WhitenedMNIST(WhitenedImages, FromSource):
     """Whitened MNIST (LeCun et al. 1998), 60,000 training and 10,000 test digits of 28 x 28 pixels.
 
-    Looked for in ``<root>/mnist`` and, as torchvision has it, in ``<root>/MNIST/raw``, downloaded when there is none. Takes
+    Looked for in ``<root>/mnist`` and, as torchvision has it, in ``<root>/MNIST/raw``, downloaded when there is none. Has
     the arguments of `WhitenedImages`.
     """
 
@@ -131,7 +131,7 @@ class WhitenedMNIST(WhitenedImages, FromSource):
 class WhitenedDigits(WhitenedImages):
     """Scikit-learn's 8 x 8 digits by the same protocol, for trying things out: no file and no network.
 
-    The split is that of `Digits`. Takes the arguments of `WhitenedImages`; `root` is not used.
+    The split is that of `Digits`. Has the arguments of `WhitenedImages`; `root` is not used.
     """
 
     @override

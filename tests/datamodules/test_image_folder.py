@@ -293,20 +293,20 @@ def test_anything_in_a_file_is_a_picture_or_an_error(tmp_path):
 @pytest.mark.parametrize(
     ("there", "arguments", "message"),
     [
-        ((), {}, r"expected pictures in .*/train/<class>/ and .*, found no folders there: set data.root to theirs"),
-        (("train",), {}, r"found classes in .*/train only: set data.root to that to set a part aside"),
+        ((), {}, r"expected pictures in .*/train/<class>/ and .*, found no folders there: set data.root to the folder"),
+        (("train",), {}, r"found classes in .*/train only: set data.root to that folder, and a part"),
         (("val",), {}, r"found classes in .*/val only"),
         (
             ("Train", "Test"),
             {},
-            r"expected .*/train/<class>/ .*, found Test, Train with folders in them, .*: give them",
+            r"expected .*/train/<class>/ .*, found Test, Train with folders in them, .*: rename them to train and test",
         ),
         (("training", "validation"), {}, r"found training, validation with folders in them"),
         (("test", "val"), {}, r"found classes in .*/test only"),
         (
             ("train", "test"),
             {"test_size": 3},
-            r"test_size sets pictures aside where there is no test folder, got 3 and .*/test",
+            r"test_size: expected none, as .*/test has the pictures for testing, got 3",
         ),
         ((".",), {"test_size": 20}, "test_size must leave some of the 20 pictures .*, got 20"),
         ((".",), {"class_names": ["cat", "dogs"]}, r"of the 2 classes \(cat, dogs\), found .*/dog: did you mean dogs"),
@@ -328,7 +328,7 @@ def test_a_wrong_tree_is_an_error(there, arguments, message, tmp_path):
 
 
 def test_no_folder_at_all(tmp_path):
-    with pytest.raises(UserError, match=r"found no such folder: set data\.root to theirs"):
+    with pytest.raises(UserError, match=r"found no such folder: set data\.root to the folder"):
         _ = small(tmp_path / "nowhere").num_classes
 
 
@@ -341,7 +341,7 @@ def test_a_class_of_the_test_folder_that_is_not_trained_on(tmp_path):
 
 def test_a_folder_without_pictures(tmp_path):
     (tree(tmp_path) / "checkpoints").mkdir()
-    with pytest.raises(UserError, match=r"classes without a picture in them \(checkpoints\): remove them, or"):
+    with pytest.raises(UserError, match=r"classes without a picture \(checkpoints\): remove them, or"):
         small(tmp_path).setup()
 
 
@@ -350,8 +350,8 @@ def test_a_folder_without_pictures(tmp_path):
     [
         ({"image_size": 64, "resize": 63}, "resize must be at least data.image_size, .* got 63 and 64"),
         ({"image_size": 0}, "got 0 and 0"),
-        ({"channels": 1}, "data.channels 1 needs a mean and a std of its own"),
-        ({"channels": 1, "mean": (0.5,)}, "data.channels 1 needs a mean and a std of its own"),
+        ({"channels": 1}, "data.channels 1 needs one mean and one std"),
+        ({"channels": 1, "mean": (0.5,)}, "data.channels 1 needs one mean and one std"),
     ],
 )
 def test_wrong_arguments(arguments, message):
@@ -382,7 +382,7 @@ def test_a_fingerprint_is_of_names_sizes_and_labels_and_decodes_nothing(tmp_path
 def test_a_class_without_pictures_is_named(name, tmp_path):
     tree(tmp_path, 4)
     (tmp_path / name).mkdir()
-    with pytest.raises(UserError, match=rf"without a picture in them \({re.escape(name)}\)"):
+    with pytest.raises(UserError, match=rf"without a picture \({re.escape(name)}\)"):
         small(tmp_path).setup()
 
 

@@ -199,7 +199,7 @@ def test_images_that_are_no_bytes_and_a_load_that_returns_no_splits_are_refused(
     ):
         data = Synthetic()
         data.load = lambda images=images: replace(Synthetic().load(), train_images=images, test_images=images[:23])
-        with pytest.raises(UserError, match=re.escape(f"(N, H, W, C), got torch.{got}: shares of 1")):
+        with pytest.raises(UserError, match=re.escape(f"(N, H, W, C), got torch.{got}: multiply values")):
             next(iter(data.train_dataloader()))
     data = Synthetic()
     data.load = lambda: (1, 2)

@@ -84,7 +84,7 @@ def test_shares_of_the_ranks_are_the_global_batch(world):
 
 
 def test_a_rank_without_samples_is_refused():
-    with pytest.raises(ValueError, match="2 samples leaves some of the 3 ranks"):
+    with pytest.raises(ValueError, match="2 samples leaves some of the 3 processes"):
         EpochLoader(SOURCE, 16, world=3)
     assert len(EpochLoader(SOURCE, 16, world=3, drop_last=True)) == 3
 

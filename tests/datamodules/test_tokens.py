@@ -74,8 +74,8 @@ def test_a_validation_part_that_leaves_no_window_is_refused(text):
     ("content", "options", "message"),
     [
         (None, {}, "nothing.txt cannot be read: No such file"),
-        (b"", {}, "has 0 and 0 bytes"),
-        (b"too short", {}, "more than that for training and for testing, but .* has 8 and 1 bytes"),
+        (b"", {}, "got 0 and 0 of"),
+        (b"too short", {}, "expected more than .* for training and for testing, got 8 and 1 of"),
         (b"ab" * 99 + b"\xff\xfe", {"level": "character"}, "not UTF-8: byte 198 is 0xff"),
         (b"ab" * 99, {"test_share": 1.0}, "above 0 and below 1, got 1.0"),
         (b"ab" * 99, {"context": 0}, "context of Tokens must be at least 1, got 0"),

@@ -198,7 +198,7 @@ def test_a_batch_that_the_processes_cannot_share_equally_is_an_error():
     strategy = SimpleNamespace(root_device=torch.device("cpu"))
     data.trainer = SimpleNamespace(strategy=strategy, global_rank=0, world_size=data.batch_size + 1)
     with pytest.raises(
-        UserError, match=rf"batch_size {data.batch_size} .* {data.batch_size + 1} cannot share it equally"
+        UserError, match=rf"batch_size: expected a multiple of {data.batch_size + 1}, .* got {data.batch_size}:"
     ):
         data.setup("fit")
     data.setup("validate")  # what is only evaluated has no training batch to share

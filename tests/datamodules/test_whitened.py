@@ -56,11 +56,11 @@ def test_bytes_are_whitened_as_numbers():
 
 def test_what_cannot_be_whitened():
     x = samples()
-    with pytest.raises(UserError, match=r"singular beyond 3, .* at most 3"):
+    with pytest.raises(UserError, match=r"expected at most 3 components .* at most 3"):
         Whitening.of(x[:4], 4)  # centring takes one
-    with pytest.raises(UserError, match="singular beyond 7"):
+    with pytest.raises(UserError, match="expected at most 7 components"):
         Whitening.of(torch.cat([x, x[:, :1] + x[:, 1:2]], 1), 8)
-    with pytest.raises(UserError, match="singular beyond 0"):
+    with pytest.raises(UserError, match="expected at most 0 components"):
         Whitening.of(torch.ones(10, 3), 1)
     with pytest.raises(UserError, match=r"components of .* must be at least 1, got 0"):
         WhitenedDigits(components=0)

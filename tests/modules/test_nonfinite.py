@@ -272,7 +272,7 @@ def test_on_a_gpu_the_step_is_named_when_its_batch_is_gone(every, seen):
     """As with looks that are far apart; the second one sees it at the end of the epoch."""
     more = {"finite_every": every, "optimizer": partial(torch.optim.SGD, lr=0.1)}
     plant = Plant(lambda net, *_: fill(net.second.weight, NAN))
-    said = rf"in step 3, seen in epoch 1 \(step {seen}\).*Where: the batch of .* is no longer there; now: .*--model.finite_every 1"
+    said = rf"in step 3, seen in epoch 1 \(step {seen}\).*Where: the batch .* no longer there; now: .*--model.finite_every 1"
     with pytest.raises(DivergedError, match=said):
         fit(classifier({"net": Arm(net=Net)}, **more), callbacks=[plant], data=digits())
 
