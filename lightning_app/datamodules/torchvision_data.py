@@ -145,7 +145,7 @@ def _read_arrays(folder: Path) -> Arrays:
     missing = [f"{name}.npy" for name in ARRAYS if not (folder / f"{name}.npy").exists()]
     if missing:
         raise UserError(
-            f"expected {', '.join(f'{name}.npy' for name in ARRAYS)} in {folder}, but {' and '.join(missing)} missing: "
+            f"expected {', '.join(f'{name}.npy' for name in ARRAYS)} in {folder}, found no {' and no '.join(missing)}: "
             "add what is missing, or remove the others to use torchvision's files."
         )
     return {name: read_npy(folder / f"{name}.npy") for name in ARRAYS}

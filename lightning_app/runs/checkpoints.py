@@ -51,8 +51,8 @@ class AtomicCheckpointIO(TorchCheckpointIO):
             content = packed_weights(checkpoint) if packing else _saved(checkpoint)
         except (pickle.PicklingError, AttributeError, TypeError) as error:  # what pickle raises, by what it meets
             raise UserError(
-                f"the checkpoint cannot be written ({first_line(error)}): something else than tensors and plain "
-                "Python values is in the state_dict of a callback or in save_hyperparameters."
+                f"the checkpoint cannot be written ({first_line(error)}): expected only tensors and plain Python values in "
+                "the state_dict of callbacks and in save_hyperparameters."
             ) from error
         write_atomically(target, content, check=None if packing else _check)
 
@@ -93,7 +93,8 @@ def packed_weights(checkpoint: Mapping[str, Any]) -> bytes:
         dense = isinstance(tensor, Tensor) and tensor.layout is torch.strided and not tensor.is_quantized
         if not dense or tensor.dtype is torch.complex128:
             raise UserError(
-                f"{PACKED} files hold dense tensors, and '{name}' of the net's state is none: save it as *.ckpt."
+                f"'{name}' of the net's state cannot be written: {PACKED} files hold only dense tensors, and none of complex128. "
+                "Choose a *.ckpt file."
             )
     copied = partial(torch.clone, memory_format=torch.contiguous_format)
     weights = {name: copied(tensor.detach()) for name, tensor in checkpoint["state_dict"].items()}
@@ -105,7 +106,8 @@ def _read_weights(file: Path) -> dict[str, Any]:
     weights, metadata = read_safetensors(file)
     if CHECKPOINT not in metadata:
         raise UserError(
-            f"{file} holds weights only, not how far training was: measure them with --model.net CLASS --weights {file}."
+            f"{file} has only weights, and does not say how far training had come: measure them with --model.net CLASS "
+            f"--weights {file}."
         )
     try:
         said = json.loads(metadata[CHECKPOINT])
@@ -124,7 +126,7 @@ def read_safetensors(file: Path) -> tuple[dict[str, Any], dict[str, str]]:
     """Tensors of a .safetensors file by name, on the CPU, and its metadata.
 
     Raises:
-        UserError: if there is no such file, or it is not whole.
+        UserError: if there is no such file, or it is not complete.
     """
     from safetensors import SafetensorError, safe_open
 
@@ -134,7 +136,7 @@ def read_safetensors(file: Path) -> tuple[dict[str, Any], dict[str, str]]:
         with safe_open(file, "pt") as content:
             return {name: content.get_tensor(name) for name in content.keys()}, content.metadata() or {}  # noqa: SIM118
     except (SafetensorError, OSError, ValueError, LookupError) as error:
-        raise UserError(f"{file} is not a whole .safetensors file: {error}.") from error
+        raise UserError(f"{file} is not a complete .safetensors file: {error}.") from error
 
 
 def _check(file: Path) -> None:
@@ -148,8 +150,8 @@ def _check(file: Path) -> None:
         reason = next((line for line in lines if line.startswith("WeightsUnpickler")), lines[0]).rstrip(".")
         raise UserError(
             f"the checkpoint just written could not be loaded again ({reason}), and the one before it is kept. Either "
-            "the disk loses data, or something else than tensors and plain Python values is in the state_dict of a callback "
-            "or in save_hyperparameters."
+            "the disk loses data, or the state_dict of a callback or save_hyperparameters has something other than tensors and "
+            "plain Python values in it."
         ) from error
 
 
@@ -232,9 +234,9 @@ def _unfinished(trainer: pl.Trainer) -> Iterator[None]:
 
 
 class Stopper(pl.Callback):
-    """A signal waits while a net is trained, for the trainer to stop between two batches; elsewhere it stops at once.
+    """Lets a signal wait during training, until the trainer can stop between two batches; at other times it stops at once.
 
-    First of all callbacks, so that their measures count as elsewhere.
+    Comes before all other callbacks, so that a signal need not wait while they measure.
     """
 
     def __init__(self) -> None:

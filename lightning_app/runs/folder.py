@@ -85,7 +85,7 @@ class Row(NamedTuple):
 
 
 class MemberRow(NamedTuple):
-    """One net of the run: what its name must not be asked for. Empty or None is unknown."""
+    """One net of the run, so that nothing need be guessed from its name. "" and None: unknown."""
 
     name: str  # as in the log, "residual-seed03"
     arm: str  # "residual"
@@ -165,19 +165,19 @@ class RunFolder:
         write_atomically(with_folder(self.path / NOTES), "".join(f"{note}\n" for note in known).encode())
 
     def add_divergence(self, epoch: int, why: str) -> None:
-        """Note that training stopped in an epoch, and the message that names the net whose loss was no number."""
+        """Note that training stopped in this epoch, with the message that names the net that diverged."""
         self.add_notes([f"stopped in epoch {epoch}: {why}"])
 
     def divergence(self) -> tuple[str, int] | None:
-        """The net that ended training last, and in which epoch; None where that is not noted, or training has gone on.
+        """The net whose divergence ended training, and in which epoch; None if none is noted, or training has continued since.
 
-        UserError: for notes that are no text.
+        UserError: if the notes are not text.
         """
         found = [match for note in self.notes() if (match := STOPPED.match(note))]
         return (found[-1][3], int(found[-1][1])) if found else None
 
     def _undamaged(self, name: str, read: Callable[[], T]) -> T | None:
-        """What a file says so far. One that something else has damaged is set aside, and is no reason to stop a run."""
+        """What a file says so far; None for a damaged one, which is renamed to ``damaged-...`` and does not stop the run."""
         try:
             return read()
         except UserError:
@@ -186,14 +186,14 @@ class RunFolder:
             return None
 
     def add_made(self, facts: Mapping[str, Any]) -> None:
-        """Write down what trains from here on: one JSON object a line, one line for each start and resume."""
+        """Record what trains from here on: one JSON object per line, one line for each start and resume."""
         earlier = "".join(f"{json.dumps(part)}\n" for part in self.made())
         write_atomically(with_folder(self.path / MADE), f"{earlier}{json.dumps(dict(facts))}\n".encode())
 
     def identifier(self) -> str:
         """The run's own id, drawn once and kept in the folder: the same after a resume, different from all others.
 
-        UserError: for a file that holds no id: it becomes a part of W&B's paths.
+        UserError: if the file does not hold an id, which becomes a part of W&B's paths.
         """
         file = self.path / ID
         if not file.exists():
@@ -205,7 +205,7 @@ class RunFolder:
         return found
 
     def reopen(self) -> None:
-        """Training begins or goes on: the run has no end any more, and what a net stopped is over."""
+        """Mark the run as not finished, as training begins or continues; a noted divergence is marked as passed."""
         (self.path / FINISHED).unlink(missing_ok=True)
         noted = self._undamaged(NOTES, self.notes) or []
         if any(map(STOPPED.match, noted)):
@@ -217,13 +217,13 @@ class RunFolder:
         write_atomically(self.path / FINISHED, f"{epochs}\n".encode())
 
     def begin(self) -> None:
-        """Whoever writes here from now on: what a killed process left half written goes."""
+        """Remove the half-written files that a killed process left. To be called before anything else is written here."""
         for folder in (self.path, self.checkpoints, *(self.path / ARRAYS).glob("*")):  # not of runs in folders below
             for file in folder.glob(".*.tmp"):
                 file.unlink(missing_ok=True)
 
     def drop_after(self, step: int) -> None:
-        """Rows of more optimizer steps go, and arrays of epochs of which no row is left.
+        """Remove log rows of later optimizer steps, and arrays of epochs that have no row left.
 
         MachineError: if the folder cannot be written.
         """
@@ -328,10 +328,10 @@ class RunFolder:
         frame = frame.drop_duplicates(["member", "epoch", "name"], keep="last").reset_index(drop=True)
         return frame if categories else frame.astype(dict.fromkeys(words, str))
 
-    # Each of these raises a UserError for a file that cannot be read, and is empty where nobody wrote any.
+    # Each of these raises a UserError for a file that cannot be read, and is empty if there is none.
 
     def members(self) -> list[MemberRow]:
-        """The nets of the run; none as before there was a members.csv."""
+        """The nets of the run; empty for runs from before members.csv was written."""
         return _read_rows(self.path / MEMBERS, MemberRow._fields, _member_row)
 
     def layers(self) -> list[LayerRow]:
@@ -339,7 +339,7 @@ class RunFolder:
         return _read_rows(self.path / LAYERS, LayerRow._fields, _layer_row)
 
     def described_keys(self) -> dict[str, str]:
-        """What numbers mean, by their name, of measures that describe their own."""
+        """The meaning of numbers, by their name, for measures that describe them."""
         return dict(_read_rows(self.path / KEYS, KEY_COLUMNS, lambda name, meaning: (name, meaning)))
 
     def notes(self) -> list[str]:
@@ -351,7 +351,10 @@ class RunFolder:
         """What trained this run, a part for each start and resume."""
         file = self.path / MADE
         lines = read_text(file).splitlines() if file.exists() else []
-        wrong, without = f"{file} should hold one JSON object a line", "remove it to go on without."
+        wrong, without = (
+            f"{file} should hold one JSON object per line",
+            "restore it, or remove it to continue without it.",
+        )
         try:
             parts = [json.loads(line) for line in lines]
         except ValueError as error:
@@ -416,7 +419,7 @@ def _read_rows(file: Path, columns: tuple[str, ...], row: Callable[..., T]) -> l
         return [row(*cells) for cells in rows]
     except (ValueError, TypeError, KeyError, csv.Error) as error:
         raise UserError(
-            f"{file} is not a list of {file.stem} as a run writes it ({error}): remove it to go on without."
+            f"{file} is not a list of {file.stem} as a run writes it ({error}): restore it, or remove it to continue without it."
         ) from error
 
 
@@ -432,7 +435,7 @@ def _layer_row(member: str, layer: str, path: str, kind: str, shape: str, reason
 
 
 def find_runs(paths: Iterable[Path | str]) -> list[RunFolder]:
-    """The run folders at or below the given paths, each once, sorted by path. UserError: if a path holds no run, naming it."""
+    """The run folders at or below each of the paths, each folder once. UserError: if a path holds no run, naming the path."""
     found: list[Path] = []
     for path in map(with_home, paths):
         folders = sorted(run_folders(path))
@@ -447,7 +450,7 @@ def find_runs(paths: Iterable[Path | str]) -> list[RunFolder]:
 
 
 def each_once(folders: Iterable[Path]) -> list[Path]:
-    """The folders in their order, without those that are one before by another name, such as a link."""
+    """The folders in their order, each once, even if it appears again under another name, such as a link."""
     found: dict[Path, Path] = {}
     for folder in folders:
         found.setdefault(folder.resolve(), folder)

@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 
 def take(folder: Path) -> IO:
-    """The lock of a run folder, for as long as the returned file is open.
+    """Take the lock of a run folder; it is held as long as the returned file is open.
 
     UserError: if another process writes into this folder, saying which.
     """
@@ -34,8 +34,8 @@ def take(folder: Path) -> IO:
             lock.seek(0)
             holder = " ".join(lock.read(200).split()) or "another process"
             raise UserError(
-                f"{folder} is written to by {holder}: two runs in one folder would mix. Wait for its end, or give this one "
-                "a folder of its own (fit does so without --ckpt_path)."
+                f"{holder} is writing into {folder}, and two runs in one folder would mix: wait until it ends, or give this "
+                "run a folder of its own (fit does so without --ckpt_path)."
             )
         lock.truncate(0)
         lock.write(f"process {os.getpid()} on {socket.gethostname()}\n")
@@ -46,10 +46,12 @@ def take(folder: Path) -> IO:
 
 @contextlib.contextmanager
 def claimed(home: Path, name: str, what: str) -> Iterator[IO]:
-    """Hold the lock of a name in a folder; another process waits, then finds the thing made.
+    """Hold the lock of a name in a folder. Another process that wants it waits, and then finds the thing made.
 
     Args:
-        what: for whoever waits, "run depth20".
+        home: the folder; made if it is not there.
+        name: of what is made.
+        what: the same in words, for the message of a process that waits: "run depth20".
 
     Raises:
         UserError: if the folder cannot be written to.

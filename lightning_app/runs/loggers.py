@@ -51,7 +51,7 @@ SEED = "seed"  # in the configuration of a W&B run that is about one seed
 
 
 def make_best_effort(logger: Logger) -> None:
-    """Let training go on where this one logger fails in a call by Lightning; its class stays what it is."""
+    """Let training continue if this logger fails in a call by Lightning; other loggers of its class are not affected."""
     for name in CALLED:
         setattr(logger, name, partial(_call, logger, name))  # can be pickled, unlike a closure
 
@@ -63,7 +63,7 @@ def _call(logger: Logger, name: str, *args: Any, **kwargs: Any) -> Any:
 
 @contextmanager
 def best_effort(logger: Logger) -> Iterator[None]:
-    """Warn of what a logger raises, once for each logger, and go on. UserError: unchanged: its message says what to do."""
+    """Turn what a logger raises into a warning, once per logger. A UserError is raised on: its message says what to do."""
     try:
         yield
     except UserError:
@@ -78,7 +78,7 @@ def best_effort(logger: Logger) -> Iterator[None]:
 
 
 class RunLogger(Logger):
-    """Writes the run folder. First in the trainer's list, so that Lightning takes the folder as the run's own.
+    """Writes the run folder. Put it first in the trainer's list of loggers: Lightning then uses the same folder for its files.
 
     Args:
         folder: folder of a new run, or of one that ``trainer.fit(..., ckpt_path=...)`` resumes.
@@ -118,7 +118,7 @@ class RunLogger(Logger):
         """What Lightning's own callbacks and foreign modules log: numbers of the whole run.
 
         Lightning counts the epoch under way; the log counts completed epochs, so what is logged during the first
-        epoch belongs to epoch 1. Without an epoch, as its `LearningRateMonitor` logs, it is of the present one.
+        epoch belongs to epoch 1. Numbers without an epoch, as from `LearningRateMonitor`, belong to the present one.
         """
         epoch = self._completed(metrics.get("epoch"))
         self.folder.append(Row("", epoch, step or 0, name, value) for name, value in metrics.items() if name != "epoch")
@@ -135,16 +135,16 @@ class RunLogger(Logger):
     @override
     @rank_zero_only
     def log_hyperparams(self, params: dict[str, Any] | Namespace, *args: Any, **kwargs: Any) -> None:
-        """Keep them for config.yaml, which is written once the run begins; that of the command `fit` has them all."""
+        """Keep them for config.yaml, which is written when the run begins; the command `fit` writes all options there itself."""
         self._hyperparameters |= vars(params) if isinstance(params, Namespace) else params
 
     @override
     @rank_zero_only
     def log_graph(self, model: nn.Module, input_array: Tensor | None = None) -> None:
-        """Which nets there are, into members.csv: Lightning hands every logger the module as a run starts.
+        """Write which nets there are into members.csv: Lightning gives every logger the module when a run starts.
 
-        A module that leaves open which net is meant can be trained; whoever measures it reports that. `members` may be other
-        people's code, which fails in its own way.
+        A module that does not say which of its nets is meant can still be trained; measures report it. If the code of its
+        `members` fails, there is a warning.
 
         Raises:
             UserError: if the folder has the numbers of another run, or another process writes into it.
@@ -170,8 +170,8 @@ class RunLogger(Logger):
             return
         if self._had_log and trainer.ckpt_path is None and not trainer.global_step:
             raise UserError(
-                f"{self.folder.path} has the numbers of a run already, and two would mix: name another folder, or go on with "
-                "that run by trainer.fit(..., ckpt_path=...)."
+                f"{self.folder.path} has the numbers of a run already, and two would mix: name another folder, or resume that "
+                "run with trainer.fit(..., ckpt_path=...)."
             )
         with writing(self.folder.path):
             self.folder.path.mkdir(parents=True, exist_ok=True)
@@ -190,7 +190,7 @@ class RunLogger(Logger):
         self.folder.add_made(made_by(trainer, model, command))
 
     def _save_hyperparameters(self) -> None:
-        """Into config.yaml, if they are plain; what was there already stays, and a warning says what differs."""
+        """Write them into config.yaml, if they are plain values. An earlier one stays, and a warning says what differs."""
         try:
             plain = json.loads(json.dumps({"hyperparameters": self._hyperparameters}, default=str))
             earlier = self.folder.config()
@@ -289,8 +289,8 @@ class AutoWandbLogger(WandbLogger):
     ) -> None:
         if min(timeout, finish_timeout) <= 0:
             raise UserError(
-                f"W&B's timeout and finish_timeout are seconds above 0, got {timeout} and {finish_timeout}: without a limit, a "
-                "job would wait for a lost server until it is killed."
+                f"AutoWandbLogger: expected timeout and finish_timeout above 0 seconds, got {timeout} and {finish_timeout}: "
+                "without a limit, a job would wait for a lost server until it is killed."
             )
         super().__init__(project=project, log_model=log_model, resume="allow", entity=entity, tags=tags)
         self._tags = tags
@@ -306,22 +306,22 @@ class AutoWandbLogger(WandbLogger):
     def attach(
         self, folder: RunFolder, seeds: Sequence[int] = (), tags: Iterable[str] = (), job_type: str = "fit"
     ) -> None:
-        """Take directory, ids, names and group from the run folder. Before the first use of `experiment`.
+        """Take directory, ids, names and group from the run folder. Call it before the first use of `experiment`.
 
         Args:
-            folder: of the run.
-            seeds: of the nets that it trains.
-            tags: what the run is; `tags_of` its configuration.
-            job_type: what is done with the nets: the command.
+            folder: folder of the run.
+            seeds: seeds of the nets that the run trains.
+            tags: words that describe the run; `tags_of` its configuration.
+            job_type: the command, as W&B's job type.
 
         Raises:
-            UserError: for tags that W&B refuses, or if each seed is to have a W&B run where there is one already.
+            UserError: for tags that W&B refuses, or for ``run_per: seed`` in a process that has a W&B run already.
         """
         # Absolute: W&B writes from a service that may be another process's, with that process's working directory.
         self._save_dir, self._name, self._id = str(folder.path.absolute()), folder.label, folder.identifier()
         own = [*(self._tags or []), *filter(None, os.environ.get("WANDB_TAGS", "").split(","))]
         if wrong := [tag for tag in own if not 1 <= len(tag) <= TAG_LENGTH]:
-            raise UserError(f"W&B takes tags of 1 to {TAG_LENGTH} characters, got {wrong}.")
+            raise UserError(f"W&B: expected tags (and WANDB_TAGS) of 1 to {TAG_LENGTH} characters each, got {wrong}.")
         self._wandb_init |= {
             "dir": self._save_dir,
             "group": folder.path.parent.name,
@@ -339,8 +339,8 @@ class AutoWandbLogger(WandbLogger):
 
         if wandb.run is not None or "WANDB_SWEEP_ID" in os.environ:
             raise UserError(
-                f"run_per: seed starts a W&B run for each of the {len(seeds)} seeds, but this process has one already, of "
-                "a sweep or of your own: set the logger's run_per to job, or give each process one seed."
+                f"run_per: seed starts a W&B run for each of the {len(seeds)} seeds, but this process already has one, of a "
+                "sweep or your own: set the logger's run_per to job, or give each process one seed."
             )
         plans: dict[int | None, dict[str, Any]] = {}
         for seed in seeds:
@@ -354,8 +354,8 @@ class AutoWandbLogger(WandbLogger):
         """For a spawned process, which attaches to the job's run. W&B hands over one run, not several."""
         if len(self._plans) > 1:
             raise UserError(
-                "run_per: seed needs the process that started its W&B runs, and spawned ones are others: set "
-                "trainer.strategy to ddp or seeds instead of one that spawns, or the logger's run_per to job."
+                "run_per: seed works only in the process that started the W&B runs, not in spawned ones: set trainer.strategy "
+                "to ddp or seeds, which do not spawn, or the logger's run_per to job."
             )
         return {**super().__getstate__(), "_runs": {}}
 
@@ -397,8 +397,8 @@ class AutoWandbLogger(WandbLogger):
         else:  # even "disabled" has no settings
             wrong = " ".join(str(refused).split())
             raise UserError(
-                f"W&B takes no settings from this environment: {wrong}. Correct or unset its WANDB_ variables, or train without "
-                "it: --trainer.logger false."
+                f"W&B rejects settings in this environment: {wrong}. Correct or unset the variables that begin with WANDB_, or "
+                "train without W&B: --trainer.logger false."
             ) from refused
         first, *others = self._runs.values()
         self._experiment = first
@@ -469,8 +469,8 @@ class AutoWandbLogger(WandbLogger):
         lost = [run for run, error in zip(self._runs.values(), errors) if isinstance(error, TimeoutError)]
         if lost:
             log.warning(
-                "W&B was lost: it did not take all of %s within %g s. Nothing is missing in the run folder; upload the rest "
-                "later with: wandb sync --include-online %s",  # without it, sync skips what began online
+                "W&B was lost: it did not receive all of %s within %g s. The run folder has everything; upload the rest later "
+                "with: wandb sync --include-online %s",  # without it, sync skips what began online
                 "this run" if len(lost) == 1 else f"{len(lost)} runs",
                 self._finish_timeout,
                 " ".join(shlex.quote(str(_short(Path(run.dir).parent))) for run in lost),
@@ -512,7 +512,7 @@ def _log(run: Any, row: Mapping[str, Any], over_epochs: Iterable[str] = ()) -> N
             run.define_metric(names, step_metric="epoch")
         run.log(dict(row))
     except Exception as error:  # its service is gone, killed together with the job's processes
-        _warn_once(f"W&B does not take epoch {row.get('epoch')} ({error}).")
+        _warn_once(f"W&B did not accept the numbers of epoch {row.get('epoch')} ({error}).")
 
 
 def tags_of(config: Mapping[str, Any]) -> list[str]:

@@ -48,9 +48,10 @@ def named_members(pl_module: pl.LightningModule) -> dict[str, Member]:
 
 
 def describe_members(pl_module: pl.LightningModule) -> list[MemberRow]:
-    """A row for each net of a module; raises as `members_of`. Of other people's modules arm and seed are unknown.
+    """A row for each net of a module; raises as `members_of`.
 
-    It has what the bank (``arm``, ``seed``, ``twin_of``) and the net itself (``residual``, ``depth``) have as attributes.
+    ``arm``, ``seed`` and ``twin_of`` are attributes of a bank's member, ``residual`` and ``depth`` of the net itself; what
+    other people's modules do not have is unknown.
     """
     rows = []
     for name, net, arm, seed, twin_of in members_of(pl_module):
@@ -69,14 +70,13 @@ def _named(members: Any, owner: str) -> list[Member]:
     known = [member for member in found if member is not None]
     if len(known) < len(found):
         raise UserError(
-            f"measures take {owner}.members for its networks: expected pairs of a name and a network, such as [('net', "
-            f"self.backbone)], got a {type(members).__name__} of something else. Rename it if it means another thing."
+            f"{owner}.members: expected pairs of a name and a network, such as [('net', self.backbone)], as measures read the "
+            f"networks from it, got a {type(members).__name__} of something else. If it has another meaning, rename it."
         )
     names = [member.name for member in known]
     if len(set(names)) < len(names) or any(not name or "/" in name for name in names):
         raise UserError(
-            f"names of networks become parts of keys: those in {owner}.members must be unique, non-empty and without '/', "
-            f"got {names}."
+            f"the names in {owner}.members must be unique, non-empty and without '/', as they become parts of keys, got {names}."
         )
     return known
 
@@ -112,8 +112,11 @@ def _network_in(pl_module: pl.LightningModule) -> nn.Module:
         return only
     if any(True for _ in pl_module.parameters()) and type(pl_module).forward is not pl.LightningModule.forward:
         return pl_module
-    listed = f"parameters in {', '.join(holders)}" if holders else "no parameters"
+    own = ["parameters of its own"] * any(True for _ in pl_module.parameters(recurse=False))
+    within = [f"parameters in {', '.join(holders)}"] * bool(holders)
+    no_forward = ["no forward()"] * (type(pl_module).forward is pl.LightningModule.forward)
     raise UserError(
-        f"which network of {type(pl_module).__name__} is to be measured? It has {listed} and no forward(). Give it an "
-        "attribute `members`, pairs of a name and a network, e.g. self.members = [('net', self.backbone)]."
+        f"cannot tell which network of {type(pl_module).__name__} to measure: it has "
+        f"{' and '.join([*(own + within or ['no parameters']), *no_forward])}. Give it an attribute `members`, pairs of a name "
+        "and a network, such as self.members = [('net', self.backbone)]."
     )

@@ -85,9 +85,9 @@ class OpenRun:
         return self.nets().join(self._last())
 
     def nets(self) -> pd.DataFrame:
-        """A row for each net: its arm, its seed (missing: unknown), completed epochs.
+        """A row for each net: its arm, its seed (missing if unknown), completed epochs.
 
-        UserError: if what the run recorded of its nets cannot be read.
+        UserError: if the run's record of its nets cannot be read.
         """
         nets = self.run.nets
         self.run.check()
@@ -118,15 +118,16 @@ class OpenRun:
         return pd.DataFrame(self.folder.layers(), columns=LayerRow._fields)
 
     def samples(self, file: str = "cushion", field: str = "samples", epoch: float | None = None) -> pd.DataFrame:
-        """The values behind the numbers, one a row: member, epoch, family, layer ("": of the whole net), sample, value.
+        """The values behind the numbers, one per row: member, epoch, family, layer ("" for the whole net), sample, value.
 
         Args:
-            file: of measurements/epoch=.../<file>.npz.
+            file: name of the arrays' file, measurements/epoch=.../<file>.npz.
             field: last part of the arrays' keys: ``samples``, ``samples_branch``, ``values`` of ``bn_lambda``, ...
-            epoch: of one epoch only; None: all.
+            epoch: read only this epoch; None: all.
 
         Raises:
-            UserError: for a file, epoch or field that is not there, with those that are, or arrays that are no lists.
+            UserError: if the file, epoch or field is not there (the message lists those that are), or if an array does not have
+                one dimension.
         """
         epochs = self._array_epochs(file, epoch)
         found = [
@@ -154,16 +155,16 @@ class OpenRun:
         return pd.Series(dict(flatten(self.run.config)), name=self.run.label, dtype=object)
 
     def show(self, *sections: str, height: int = 700) -> "PageFrame":
-        """The page of `report` as the notebook's output, of the numbers that are there now.
+        """Show the page of `report`, made of the present numbers, as the notebook's output.
 
-        It is kept in the notebook: some MB of a run with all measures, so name the sections that it is about.
+        The page is stored in the notebook (some MB for a run with all measures), so name the sections that you need.
 
         Args:
-            sections: their keys, as in the page's address ("learning", "weights"); none: the whole page.
-            height: pixels of the frame.
+            sections: keys of sections, as in the page's address ("learning", "weights"); none: the whole page.
+            height: height of the frame in pixels.
 
         Raises:
-            UserError: for a section that the page does not have, with those that it has.
+            UserError: for a section that the page does not have; the message lists those that it has.
         """
         from lightning_app.report.page import render, sections_of
         from lightning_app.report.page_data import gather
@@ -230,11 +231,11 @@ def frames(paths: Path | str | Iterable[Path | str], names: str | Collection[str
 
     Args:
         paths: run folders, or folders of run folders.
-        names: only these numbers, or this one; None: all.
+        names: names of the numbers to read, or one name; None: all.
 
     Raises:
-        UserError: if a path holds no run, if none has a number of a name, or if what a run recorded of its nets cannot be read,
-            naming it.
+        UserError: if a path holds no run, if no run has a number of one of the names, or if a run's record of its nets cannot be
+            read.
     """
     paths = [paths] if isinstance(paths, str | Path) else [*paths]
     if not paths:

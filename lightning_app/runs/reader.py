@@ -64,7 +64,7 @@ class Run:
 
     @cached_property
     def options(self) -> dict[str, Any]:
-        """What it computes (`compared`), and of a folder of one's own which data: their fingerprint, or else where they lay."""
+        """What the run computes (`compared`); for `ImageFolder` also its pictures, by fingerprint or else by their folder."""
         found = compared(self.config)
         parts: list[dict[str, Any]] = self._undamaged(self.folder.made, [])
         on_cpu = {part.get("device") == "cpu" for part in parts} == {True}
@@ -142,7 +142,7 @@ class Run:
             self._arrays[key] = self._undamaged(lambda: self.folder.arrays(epoch, family, wanted), {})
         return self._arrays[key]
 
-    # Each is empty for a damaged file, which `damage` then names.
+    # Each of these is empty for a damaged file, and `damage` then names it.
 
     @cached_property
     def earlier_configs(self) -> list[dict[str, Any]]:
@@ -162,7 +162,7 @@ class Run:
 
     @cached_property
     def described(self) -> dict[str, str]:
-        """What numbers of a user's own measures mean."""
+        """The meaning of the numbers of a user's own measures."""
         return self._undamaged(self.folder.described_keys, {})
 
     @cached_property
@@ -177,7 +177,7 @@ class Run:
 
     @cached_property
     def diverged(self) -> tuple[str, int] | None:
-        """The net that ended training, as its loss was no number, and in which epoch; None where training has gone on since."""
+        """The net whose divergence ended training, and in which epoch; None if training has continued since."""
         found = self._undamaged(self.folder.divergence, None)
         # Runs from before 2026-11-28 did not note that they went on.
         gone_on = found is not None and max(self.last_epochs.values(), default=0) > found[1]

@@ -130,7 +130,10 @@ def test_several_networks_are_named_in_members():
             super().__init__()
             self.generator, self.critic = nn.Linear(2, 2), nn.Linear(2, 1)
 
-    with pytest.raises(UserError, match=r"which network of Two is to be measured\? .* generator, critic .*`members`"):
+    with pytest.raises(
+        UserError,
+        match=r"cannot tell which network of Two to measure: it has parameters in generator, critic and no forward.*`members`",
+    ):
         members_of(Two())
     two = Two()
     two.members = [("critic", two.critic), ("generator", two.generator)]
@@ -155,7 +158,7 @@ LISTS = [nn.ModuleList([nn.Linear(2, 2)]), nn.ModuleList([nn.Sequential(nn.ReLU(
 def test_members_that_mean_another_thing_are_refused(members):
     module = Foreign()
     module.members = members
-    with pytest.raises(UserError, match=r"take Foreign\.members for its networks: expected pairs .* Rename it"):
+    with pytest.raises(UserError, match=r"Foreign\.members: expected pairs .* rename it"):
         members_of(module)
 
 
@@ -163,7 +166,7 @@ def test_members_that_mean_another_thing_are_refused(members):
 def test_names_of_members_tell_them_apart(names):
     module = Foreign()
     module.members = [(name, module) for name in names]
-    with pytest.raises(UserError, match=r"those in Foreign\.members must be unique"):
+    with pytest.raises(UserError, match=r"the names in Foreign\.members must be unique"):
         members_of(module)
 
 
@@ -197,8 +200,14 @@ def test_a_network_without_a_layer_that_has_a_cushion_still_has_a_risk(tmp_path)
 
 
 def test_a_module_without_networks_is_refused():
-    with pytest.raises(UserError, match="It has no parameters and no forward"):
+    with pytest.raises(UserError, match=r"it has no parameters and no forward\(\)\. Give"):
         members_of(pl.LightningModule())
+    own, called = pl.LightningModule(), type("Called", (pl.LightningModule,), {"forward": lambda self, x: x})()
+    own.weight = nn.Parameter(torch.ones(2))
+    with pytest.raises(UserError, match=r"it has parameters of its own and no forward\(\)\. Give"):
+        members_of(own)
+    with pytest.raises(UserError, match=r"it has no parameters\. Give"):
+        members_of(called)
 
 
 def test_the_modules_own_loss_is_taken(tmp_path):

@@ -64,9 +64,10 @@ def test_as_safetensors_it_is_the_weights_and_what_they_are_of(saved, tmp_path, 
         trainer(2, plugins=[AtomicCheckpointIO()]).fit(
             alone(), datamodule=digits(), ckpt_path=tmp_path / "one.safetensors"
         )
-    odd = read(saved) | {"state_dict": {"net._extra_state": {"steps": 1}}}
-    with pytest.raises(UserError, match="hold dense tensors"):
-        AtomicCheckpointIO().save_checkpoint(odd, tmp_path / "odd.safetensors")
+    for kept in ({"steps": 1}, torch.ones(2, dtype=torch.complex128)):
+        odd = read(saved) | {"state_dict": {"net._extra_state": kept}}
+        with pytest.raises(UserError, match="hold only dense tensors, and none of complex128"):
+            AtomicCheckpointIO().save_checkpoint(odd, tmp_path / "odd.safetensors")
 
 
 def test_it_is_what_training_alone_would_have_saved(saved, tmp_path):

@@ -223,7 +223,11 @@ def test_a_folder_in_use_is_refused_a_restarted_job_goes_on_and_a_finished_run_s
     with take(tmp_path / RUN):
         refused = command(*TINY, *FEW, "--ckpt_path", "last", cwd=tmp_path)
     assert refused.returncode == 2
-    assert f"is written to by process {os.getpid()}" in refused.stderr and "Traceback" not in refused.stderr
+    assert (
+        f"error: process {os.getpid()} on " in refused.stderr
+        and "is writing into" in refused.stderr
+        and "Traceback" not in refused.stderr
+    )
     slurm = {"SLURM_RESTART_COUNT": "1"}
     restarted = command(*TINY, *FEW, "--ckpt_path", "last", cwd=tmp_path, env=slurm)
     assert restarted.returncode == 0, restarted.stderr

@@ -31,7 +31,7 @@ def test_safetensors(tmp_path):
     load_weights(target, tmp_path / "weights.safetensors")
     assert same_weights(source, target)
     (tmp_path / "weights.safetensors").write_bytes(b"torn")
-    with pytest.raises(UserError, match=r"not a whole \.safetensors file"):
+    with pytest.raises(UserError, match=r"not a complete \.safetensors file"):
         read_weights(tmp_path / "weights.safetensors")
 
 

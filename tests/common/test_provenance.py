@@ -82,5 +82,5 @@ def test_each_part_of_a_run_adds_a_line(tmp_path):
     folder.add_made({"commit": "b", "after_epoch": 7})
     assert [part["commit"] for part in folder.made()] == ["a", "b"]
     (folder.path / "made.jsonl").write_text("not json\n")
-    with pytest.raises(UserError, match=r"made\.jsonl should hold one JSON object a line"):
+    with pytest.raises(UserError, match=r"made\.jsonl should hold one JSON object per line"):
         folder.made()

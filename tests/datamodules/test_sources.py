@@ -88,7 +88,7 @@ def test_no_data_and_no_network(tmp_path, monkeypatch):
 
 def test_one_of_four_arrays_is_missing(tmp_path):
     (save_arrays(tmp_path) / "test_labels.npy").unlink()
-    assert "test_labels.npy not there" in error_of(tmp_path)
+    assert "found no test_labels.npy" in error_of(tmp_path)
 
 
 @pytest.mark.parametrize("damage", ["truncated", "empty", "text", "several", "pickled"])

@@ -238,7 +238,7 @@ def test_memory_that_runs_out_while_a_checkpoint_is_checked_is_said(tmp_path, mo
 
 
 def test_a_state_that_nothing_can_write_is_an_error_message(tmp_path):
-    with pytest.raises(UserError, match=r"cannot be written.*in the state_dict of a callback"):
+    with pytest.raises(UserError, match=r"cannot be written.*in the state_dict of callbacks"):
         AtomicCheckpointIO().save_checkpoint({"state_dict": {}, "made": lambda: 0}, tmp_path / LAST)
     assert not [*tmp_path.iterdir()]
 

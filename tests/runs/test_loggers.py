@@ -175,7 +175,7 @@ def test_a_service_that_died_is_one_warning(asked, tmp_path, monkeypatch, caplog
     logger.log_metrics({"lr": 0.1, "epoch": 7}, 70)
     logger.finalize("success")
     assert [record.message for record in caplog.records] == [
-        "W&B does not take epoch 7 (gone).",
+        "W&B did not accept the numbers of epoch 7 (gone).",
         "W&B did not finish (gone too).",
     ]
 
@@ -197,7 +197,7 @@ def test_runs_that_are_not_taken_in_time_are_waited_for_together_and_said_once(a
     assert len(logger.runs) == 2
     logger.finalize("success")
     (record,) = caplog.records
-    assert "it did not take all of 2 runs within 7 s" in record.message
+    assert "it did not receive all of 2 runs within 7 s" in record.message
     assert record.message.endswith("wandb sync --include-online r-seed03 r-seed04")
 
 
@@ -207,7 +207,7 @@ def test_every_run_has_a_limit_on_its_last_upload(asked, tmp_path):
     assert logger.experiment is not None
     assert (asked[0]["settings"].finish_timeout, asked[0]["settings"].finish_timeout_raises) == (7, True)
     for wrong in ({"timeout": 0}, {"finish_timeout": -1}):
-        with pytest.raises(UserError, match="seconds above 0"):
+        with pytest.raises(UserError, match="timeout above 0 seconds"):
             AutoWandbLogger(**wrong)
 
 
@@ -240,5 +240,5 @@ def test_a_variable_that_wandb_refuses_is_named_before_training(monkeypatch, tmp
     monkeypatch.setenv("WANDB_MODE", "ofline")
     logger = AutoWandbLogger()
     logger.attach(RunFolder(tmp_path / "g" / "r"))
-    with pytest.raises(UserError, match=r"ofline.*Correct or unset its WANDB_ variables"):
+    with pytest.raises(UserError, match=r"ofline.*Correct or unset the variables that begin with WANDB_"):
         _ = logger.experiment

@@ -60,7 +60,7 @@ def test_weights_alone_are_told_apart_and_what_to_do_is_said(tmp_path):
     with pytest.raises(UserError, match="found no such file"):
         AtomicCheckpointIO().load_checkpoint(file)
     save_file({"weight": torch.zeros(3)}, file)
-    said = r"holds weights only, not how far training was: measure them with .* --weights"
+    said = r"has only weights, and does not say how far training had come: measure them with .* --weights"
     with pytest.raises(UserError, match=said):
         AtomicCheckpointIO().load_checkpoint(file)
     save_file({"weight": torch.zeros(3)}, file, {"format": "pt"})
@@ -71,7 +71,7 @@ def test_weights_alone_are_told_apart_and_what_to_do_is_said(tmp_path):
 @given(end=st.integers(0, 10_000))
 def test_a_truncated_file_is_an_error_message(tmp_path_factory, end):
     content = packed_weights({"state_dict": {"weight": torch.arange(30.0)}, "epoch": 3})
-    with pytest.raises(UserError, match=r"weights\.safetensors is not a whole \.safetensors file") as error:
+    with pytest.raises(UserError, match=r"weights\.safetensors is not a complete \.safetensors file") as error:
         loaded(tmp_path_factory.mktemp("weights") / WEIGHTS, content[: end % len(content)])
     assert "\n" not in str(error.value)
 

@@ -169,7 +169,7 @@ def test_a_server_lost_in_the_middle(whole, tmp_path, how):
         began = time.monotonic()
         _, errors = fit.ended()
         assert time.monotonic() - began < FINISH + SLACK
-    assert errors.count("W&B was lost: it did not take all of this run") == 1
+    assert errors.count("W&B was lost: it did not receive all of this run") == 1
     assert f"wandb sync --include-online {next(fit.run.path.glob('wandb/run-*')).relative_to(tmp_path)}" in errors
     assert_same_run(fit.run.path, whole[1].run.path)
     assert_all_arrived(uploaded(fit.run), fit.run)
