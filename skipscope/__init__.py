@@ -68,17 +68,17 @@ def __dir__() -> list[str]:
 
 
 def mirror(package: str) -> tuple[list[str], Callable[[str], Any], Callable[[], list[str]]]:
-    """``__all__``, ``__getattr__`` and ``__dir__`` of a module that has the names of one of our packages."""
+    """``__all__``, ``__getattr__`` and ``__dir__`` for a module that offers the names of one of our packages."""
     check()
     found = import_module(package)
     return found.__all__, partial(getattr, found), partial(dir, found)
 
 
 def check() -> None:
-    """Are our packages what an import finds?
+    """Check that an import finds our packages.
 
     Raises:
-        ImportError: another package stands in the place of one of them: which, where, and what to do.
+        ImportError: if it finds another package instead; the message says which, where, and what to do.
     """
     for name in PACKAGES:
         if (found := _found(name)) != HOME / name / "__init__.py":
@@ -100,12 +100,12 @@ def _remedy(name: str, found: Path | None) -> str:
     if found is None:
         return "Install SkipScope again: pip install, or pip install -e . in a checkout."
     if "site-packages" in found.parts:
-        return f"Uninstall the package that it belongs to (pip uninstall lightning-app has a `{PACKAGES[0]}`)."
+        return f"Uninstall the package that it belongs to (for PyPI's `{PACKAGES[0]}`: pip uninstall lightning-app)."
     return f"Rename it, or take the folder {found.parent.parent if found.stem == '__init__' else found.parent} off PYTHONPATH."
 
 
 def main() -> int:
-    """The command ``skipscope``; returns the exit code, 2 where another package stands in the place of one of ours."""
+    """The command ``skipscope``; returns the exit code, 2 if an import finds another package instead of one of ours."""
     try:
         return _main()
     except KeyboardInterrupt:  # while the program is imported; later each command says what it leaves

@@ -55,7 +55,7 @@ OF_ALL = {"list": "--list shows all runs at every scale", "no_train": "--no-trai
 
 
 def main(argv: list[str]) -> int:
-    """Run the command; returns the exit code: 0 whatever the verdicts, a run's own if it fails."""
+    """Run the command. Returns 0 whatever the verdicts; if a run fails, the run's exit code."""
     options = _parse(argv)
     with _listening(), _ending_after(options.limit) as time_is_up, answering(options.json) as answer:
         found: list[dict[str, Any]] = []
@@ -114,11 +114,11 @@ def _seconds(text: str) -> float:
     """
     found = re.fullmatch(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?", f"{text}s" if text.isdecimal() else text)
     if not text or not found or not any(int(part or 0) for part in found.groups()):
-        raise UserError(f"--for takes a time like 165m, 2h30m or 90s, got '{text}'.")
+        raise UserError(f"--for: expected a time like 165m, 2h30m or 90s, got '{text}'.")
     hours, minutes, seconds = (int(part or 0) for part in found.groups())
     total = 3600.0 * hours + 60.0 * minutes + seconds
     if total > threading.TIMEOUT_MAX:
-        raise UserError(f"--for takes at most {threading.TIMEOUT_MAX / 3600:.0f}h, got '{text}': leave it out.")
+        raise UserError(f"--for: expected at most {threading.TIMEOUT_MAX / 3600:.0f}h, got '{text}': leave it out.")
     return total
 
 
@@ -171,16 +171,16 @@ def _check_against_plans(options: argparse.Namespace, chosen: "Sequence[Reproduc
     known = [name for asked in chosen for name in asked.artefact.parts]
     if wrong := [name for name in options.only or () if name not in known]:
         names = ", ".join(dict.fromkeys(known))
-        raise UserError(f"--only names runs of what is reproduced: {names}; got '{wrong[0]}'.")
+        raise UserError(f"--only: expected runs or computations of what is reproduced ({names}), got '{wrong[0]}'.")
     plans = [job for asked in chosen for job in asked.trainings]
     if options.seeds and not set(options.seeds) & {seed for plan in plans for seed in plan.seeds}:
         planned = "; ".join(dict.fromkeys(f"{plan.name} {spell_seeds(plan.seeds)}" for plan in plans)) or "no runs"
         seeds = spell_seeds(options.seeds) if len(options.seeds) > 1 else options.seeds[0]
-        raise UserError(f"none of the seeds is one of what is reproduced ({planned}), got {seeds}.")
+        raise UserError(f"--seeds: expected seeds of what is reproduced ({planned}), got {seeds}.")
     for word in options.fit:
         for plan in plans:
             if word.startswith("--") and plan.decides(word.removeprefix("--").split("=")[0]):
-                raise UserError(f"{word}: {plan.name} decides this itself, see {plan.config}. Leave it out.")
+                raise UserError(f"{word}: leave it out, as {plan.name} sets it itself (see {plan.config}).")
 
 
 def _list(options: argparse.Namespace) -> list[dict[str, Any]]:
@@ -237,11 +237,11 @@ def _parse(argv: list[str]) -> argparse.Namespace:
     own, fit = argv[:where], argv[where + 1 :]
     options = _parser().parse_args(own)
     if not options.artefacts and not options.list:
-        raise UserError("name an artefact, like yu-tomasi/table-1, or ask for --list.")
+        raise UserError("expected an artefact, such as yu-tomasi/table-1, or --list, got neither.")
     given = {"--scale": options.scale, "--only": options.only, "--seeds": options.seeds, "what follows --": fit}
     for asked, unused in (("list", [*given]), ("no_train", [*given][1:])):
         if getattr(options, asked) and (wrong := next((name for name in unused if given[name]), None)):
-            raise UserError(f"{OF_ALL[asked]}, and {wrong} would change nothing: leave it out.")
+            raise UserError(f"{OF_ALL[asked]}, so {wrong} has no effect: leave it out.")
     options.scale = SCALES[options.scale or "smoke"]
     options.runs, options.out = with_home(options.runs), with_home(options.out)
     options.data_root = None if options.data_root is None else with_home(options.data_root)
@@ -257,8 +257,8 @@ def _check_passed_on(fit: Sequence[str]) -> None:
     for word in fit:
         if word.startswith("-") and word.removeprefix("--").split("=")[0] not in MACHINE_OPTIONS:
             raise UserError(
-                f"after -- expected options of where and how fast to train, got {word}: the artefact decides the rest. "
-                f"Allowed: {', '.join(MACHINE_OPTIONS)}. For other settings use `fit` with the YAML in configs/papers."
+                f"after --: expected options that set where and how fast to train, got {word}; the artefact fixes all others. "
+                f"Allowed: {', '.join(MACHINE_OPTIONS)}. To change other settings use `fit` with the YAML file in configs/papers."
             )
     sharing = Parser(add_help=False)
     for name, usual in (("strategy", "auto"), ("devices", "1"), ("num_nodes", "1")):

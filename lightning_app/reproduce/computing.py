@@ -50,7 +50,7 @@ class ComputationJob(Job):
         return {key: capped(value, caps.get(key)) for key, value in self.computation.pieces[piece].items()}
 
     def digest(self, piece: str) -> str:
-        """Of all that decides a piece's numbers but the data below the root, which are known by their names."""
+        """A digest of everything that decides a piece's numbers, except the data, which are known by their names."""
         return digest_of({"name": self.name, "version": self.computation.version, "asked": self.asked(piece)})
 
     def file(self, piece: str, root: Path) -> Path:
@@ -107,7 +107,7 @@ class ComputationJob(Job):
 
 @dataclass(frozen=True)
 class Computed:
-    """What is there of a computation: arrays by piece, in its order."""
+    """The pieces of a computation that are there: their arrays, in the computation's order."""
 
     job: ComputationJob
     pieces: Mapping[str, Arrays]

@@ -113,7 +113,7 @@ class Evidence:
 def _read(job: TrainingJob, runs: Sequence[FoundRun]) -> list[Net]:
     """Every (arm, seed) of the job that a run has trained, in the job's order.
 
-    UserError: if what a run recorded of its nets cannot be read: no verdict rests on guesses from names.
+    UserError: if a run's record of its nets cannot be read, as no verdict may rest on guesses from names.
     """
     found: dict[tuple[str, int | None], Net] = {}
     for each in sorted(runs, key=lambda run: run.epoch):  # a more complete run overwrites

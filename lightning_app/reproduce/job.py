@@ -1,7 +1,7 @@
 """A job: a training run or a computation that an artefact rests on, at a scale.
 
-It is recognised by a digest of all that decides its numbers: what is there is not made again, what was interrupted goes on.
-It is made under a lock, so that a second process waits and then uses it, and kept among the results as evidence.
+It is recognised by a digest of everything that decides its numbers: a finished job is not made again, an interrupted one is
+resumed. It is made under a lock, so that a second process waits and then uses it, and kept with the results as evidence.
 """
 
 import hashlib
@@ -28,7 +28,7 @@ class JobOptions:
 class Job(ABC):
     """A run or computation at a scale.
 
-    ``root`` is the folder of all runs, ``kept`` that of all results, whose evidence comes first; None: no such folder.
+    ``root`` is the folder of all runs, ``kept`` that of all results, whose evidence is looked at first; None: no such folder.
     """
 
     paper: str
@@ -52,11 +52,11 @@ class Job(ABC):
 
     @abstractmethod
     def complete(self, root: Path, options: JobOptions, kept: Path | None = None) -> None:
-        """Make whatever is lacking; nothing if all is there.
+        """Make what is missing.
 
         Raises:
-            UserError: if data are missing, with the way to get them.
-            RunFailed: if a training process does not end with 0, or before its last epoch.
+            UserError: if data are missing; the message says how to get them.
+            RunFailed: if a training process ends with an exit code other than 0, or before its last epoch.
         """
 
     @abstractmethod

@@ -34,22 +34,23 @@ class Made:
 
 
 def make(asked: Reproduction, runs: Path, options: JobOptions | None = None) -> Made:
-    """Train and compute what is missing, keep the evidence, judge by it, and write record, tables and figure.
+    """Train and compute what is missing, keep the evidence, judge it, and write record, tables and figure.
 
     Args:
+        asked: the artefact, at a scale.
         runs: folder of all runs.
-        options: what to make of what is missing; None: nothing, say what is there shows.
+        options: which missing runs and computations to make, and how; None: none, only judge what is there.
 
     Raises:
-        RunFailed: if a training process does not end well. What there is by then is kept all the same.
-        UserError: if evidence of a run is not as it was packed, naming the file, or cannot be written.
+        RunFailed: if a training process fails. The evidence made by then is kept all the same.
+        UserError: if evidence of a run is not as it was packed (the message names the file), or cannot be written.
     """
     stopped: BaseException | None = None
     paper, scale, out = asked.paper, asked.scale, asked.out
     with claimed(out / paper.key, "results", f"results of {paper.key}"):  # what cannot be written is found at once
         kept = [run.folder.path for job in asked.trainings for run in job.found(None, out)]
         if lost := [message for folder in kept for message in damage(folder)]:
-            raise UserError(f"evidence of {asked.key} is damaged, and would be judged wrongly: {lost[0]}")
+            raise UserError(f"evidence of {asked.key} is damaged, and would be judged wrongly: {lost[0]}. Restore it.")
     if options is not None:
         try:
             for job in asked.jobs:
@@ -76,7 +77,7 @@ def make(asked: Reproduction, runs: Path, options: JobOptions | None = None) -> 
 
 
 def judged(asked: Reproduction, runs: Path) -> Made:
-    """Judge by what there is, and write record, tables and figure."""
+    """Judge the evidence that is there, and write record, tables and figure."""
     evidence, folder = asked.evidence(runs if asked.scale is SMOKE else None), asked.folder
     judged_rows, standing = rows(evidence), evidence.standing
     folder.mkdir(parents=True, exist_ok=True)

@@ -60,12 +60,12 @@ def _packed(folder: Path) -> dict[str, str]:
     content = read_json(folder / MANIFEST)
     files, left_out = (content.get("files"), content.get("left_out")) if isinstance(content, dict) else (None, None)
     if not isinstance(files, dict) or not isinstance(left_out, list):
-        raise UserError(f"{folder / MANIFEST} is no list of packed files: restore it, or pack the run again.")
+        raise UserError(f"{folder / MANIFEST} is not a list of packed files: restore it, or pack the run again.")
     return files
 
 
 def damage(folder: Path) -> list[str]:
-    """What of a packed run is not as it was packed, one message a file; empty if all is well."""
+    """The differences of a packed run's files from what was packed, one message per file; empty if there are none."""
     try:
         files = _packed(folder)
     except UserError as error:
@@ -92,8 +92,8 @@ def pack(run: RunFolder, target: Path, finished: bool, arrays: Collection[tuple[
     Args:
         run: as it was trained.
         target: its folder among the results.
-        finished: then its final weights are kept, else its checkpoint.
-        arrays: (family, epoch) of the arrays that are read by claims and figures.
+        finished: True: keep its final weights; False: keep its checkpoint.
+        arrays: (family, epoch) of the arrays that claims and figures read.
 
     Returns:
         Whether anything was written.
@@ -163,7 +163,7 @@ def _left_out(run: RunFolder, contents: Mapping[str, bytes]) -> list[str]:
 
 
 def unpack(folder: Path, target: Path) -> RunFolder:
-    """An interrupted run as it was before it was packed, in a new folder, for training to go on.
+    """Unpack an interrupted run into a new folder, so that training can be resumed.
 
     UserError: if the evidence is damaged, or has no checkpoint.
     """
@@ -182,7 +182,7 @@ def unpack(folder: Path, target: Path) -> RunFolder:
 
 
 def restore(target: Path) -> None:
-    """After an interruption between taking the old evidence away and putting the new one there: the old one is back."""
+    """Put the old evidence back if an interruption left neither it nor the new one in its place."""
     aside = _aside(target)
     if aside.is_dir() and not target.exists():
         aside.rename(target)

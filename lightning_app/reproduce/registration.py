@@ -110,7 +110,7 @@ def differences(code: Entries, record: Entries) -> list[str]:
 
     >>> claim = {"test": "above 1", "class": "trained", "hash": "a"}
     >>> differences({"p/t": {"L": claim}}, {"p/t": {"L": claim | {"since": "2026-11-21"}, "M": claim}})
-    ["p/t: 'M' is registered and no claim any more: say that it was withdrawn, and why."]
+    ["p/t: 'M' is registered but no longer a claim: record with --say that it was withdrawn, and why."]
     """
     said = []
     for key in sorted(code.keys() | record.keys()):
@@ -122,7 +122,7 @@ def differences(code: Entries, record: Entries) -> list[str]:
             if quantity in entries and entries[quantity]["hash"] != claim["hash"]
         ]
         said += [
-            f"{key}: '{quantity}' is registered and no claim any more: say that it was withdrawn, and why."
+            f"{key}: '{quantity}' is registered but no longer a claim: record with --say that it was withdrawn, and why."
             for quantity, entry in entries.items()
             if quantity not in claims and "withdrawn" not in entry
         ]

@@ -31,7 +31,7 @@ OBSERVING = ("trainer.callbacks", "trainer.num_sanity_val_steps", "trainer.check
 
 
 class RunFailed(Exception):
-    """A training process ended with something else than 0; its own message is on the terminal."""
+    """A training process ended with an exit code other than 0; its own message is on the terminal."""
 
     def __init__(self, job: "TrainingJob", code: int) -> None:
         super().__init__(f"the run {job.name} stopped (exit code {code}). Run the same command again to resume it.")
@@ -141,9 +141,9 @@ class TrainingJob(Job):
 
     @cached_property
     def digest(self) -> str:
-        """16 hex digits of what is trained: data, model, optimizer, penalty, schedule and epochs. The run keeps it.
+        """16 hex digits of what is trained: data, model, optimizer, penalty, schedule and epochs. The run records it.
 
-        Not of where and how fast, of the seeds, nor of what is looked at meanwhile.
+        Where and how fast it is trained, the seeds, and what is measured meanwhile do not count.
         """
         asked = {**dict(flatten(self.recipe, lists=False)), **self.options}
         compared = [key for key in asked if not key.startswith((*NOT_COMPARED, *OBSERVING))]
@@ -190,14 +190,14 @@ class TrainingJob(Job):
                 yield FoundRun(self, run, seeds, run.last_epoch or 0, "interrupted" if resumable else "lost")
 
     def furthest(self, root: Path | None, kept: Path | None = None) -> dict[int, FoundRun]:
-        """Of each seed the run that took it furthest, of those that have ended or can go on."""
+        """For each seed, the run that took it furthest, among those that have ended or can be resumed."""
         runs = sorted((run for run in self.found(root, kept) if run.state != "lost"), key=lambda run: run.worth)
         return {seed: run for run in runs for seed in run.seeds}
 
     def state(self, root: Path | None, kept: Path | None = None) -> str:
         """In words: "finished", "1 of 3 seeds, 2 more at epoch 70 of 200", "epoch 12 of 200", "not run".
 
-        Seeds whose runs have lost their checkpoint are said too, as verdicts may rest on them: "epoch 1 of 200 without a
+        Seeds whose runs have lost their checkpoint are named too, as verdicts may rest on them: "epoch 1 of 200 without a
         checkpoint".
         """
         runs = {seed: run for seed, run in self.furthest(root, kept).items() if seed in self.seeds}
@@ -250,7 +250,7 @@ class TrainingJob(Job):
         first = root / self.group / self.name
         targets = itertools.chain((first,), (first.with_name(f"{self.name}~{number}") for number in itertools.count(2)))
         target = next(folder for folder in targets if not folder.exists())
-        print(f"run {self.name}: resumes from the evidence in {run.path}, in {target}", flush=True)
+        print(f"run {self.name}: resuming in {target} from the evidence in {run.path}", flush=True)
         return unpack(run.path, target)
 
     def _fit(self, root: Path, seeds: Sequence[int], options: Sequence[str], locks: Sequence[IO]) -> None:

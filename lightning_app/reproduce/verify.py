@@ -1,12 +1,12 @@
 """The command ``python main.py verify``: judge again from the committed evidence, without data and without training.
 
-For each artefact: is every file of the evidence the one that was packed? Do claims and tests of this checkout, on that
-evidence, give the numbers and outcomes of the committed record? Are table.md, table.csv and table.tex what the record's
-rows make? Is there a record wherever there are results? Who rendered a record is not compared, and figures are not: their
-bytes depend on fonts and on matplotlib. What is drawn in them is in the evidence.
+For each artefact: is every file of the evidence the one that was packed? Do the claims and tests of this checkout, applied to
+that evidence, give the numbers and outcomes of the committed record? Are table.md, table.csv and table.tex those that the
+record's rows make? Is there a record wherever there are results? What rendered a record is not compared, nor are figures: their
+bytes depend on fonts and on matplotlib. The numbers drawn in them are in the evidence.
 
-With ``--recompute`` closed forms and computations are made anew and compared, those that go with training runs together
-with the runs that are kept. Nets are not trained again.
+With ``--recompute`` closed forms and computations are made again and compared. If an artefact has training runs too, the
+claims are judged on the new computations together with the kept runs. Nets are not trained again.
 """
 
 import argparse
@@ -54,9 +54,9 @@ examples:
   python main.py verify li-et-al --recompute             computations from nothing; needs their data (--data-root)
 
 It compares the files of the evidence, the rows and counts of {RECORD}, and table.md, .csv and .tex. Figures are not compared.
-Exit code 0 if all agrees, 1 if a row or a file differs, evidence or tables are there without a record, or something could
-not be computed again as its data are missing, 2 for a mistake in the command. An artefact without a record is counted in the
-last line: one that shared its evidence with others could have been taken away.
+Exit code 0: everything agrees. 1: a row or a file differs, evidence or tables have no record, or something could not be
+computed again, for example as its data are missing. 2: a mistake in the command. The last line counts the artefacts without a
+record: one that was deleted shows there alone if other records rest on the same evidence.
 """
 
 
@@ -113,7 +113,7 @@ def _run(options: argparse.Namespace, answer: dict[str, Any]) -> int:
 
 
 def verify(asked: Reproduction) -> Iterator[Check]:
-    """Files of the evidence, what the record says of it, rows; then what is made of the rows."""
+    """Check the files of the evidence, what the record says of it, and the rows; then counts and tables made from the rows."""
     if not asked.recorded:
         yield from _guarded(_without_record(asked), asked.folder)
         return
@@ -127,14 +127,15 @@ def verify(asked: Reproduction) -> Iterator[Check]:
 
 
 def recompute(asked: Reproduction, data: Path, root: Path) -> Iterator[Check]:
-    """Rows from computations made anew, and from the runs that are kept.
+    """Compare rows from computations made again, and from the runs that are kept, with those of the record.
 
     Args:
+        asked: the artefact, at a scale.
         data: folder of all data.
-        root: folder that the computations are made in. What is there already is not made again.
+        root: folder for the computations. Those that are there already are not made again.
     """
     if not asked.computations:
-        yield Check("not computed again: its nets were trained", note=True)
+        yield Check("not computed again: it rests on trained nets alone", note=True)
         return
     if asked.trainings:
         yield Check("its nets are not trained again: their runs are those that are kept", note=True)
@@ -281,16 +282,18 @@ def _equal(one: Any, other: Any) -> bool:
 def compare_rows(
     record: dict[str, Any], rows: Sequence[dict[str, Any]], tolerance: float, floor: float = 0.0
 ) -> Iterator[Check]:
-    """The record's rows against rows judged anew, by quantity.
+    """Compare the record's rows with rows judged again, by quantity.
 
     Args:
-        tolerance: relative, of numbers; words and outcomes have to be the same.
-        floor: absolute, below which numbers are rounding.
+        record: as it was read.
+        rows: judged again.
+        tolerance: relative difference allowed between numbers; words and outcomes must be the same.
+        floor: absolute difference of numbers that counts as rounding.
     """
     anew = {row["quantity"]: row for row in rows}
     for row in record["rows"]:
         now = anew.pop(row["quantity"], None)
-        said = "no claim is about this any more" if now is None else _difference(row, now, tolerance, floor)
+        said = "there is no claim on this any more" if now is None else _difference(row, now, tolerance, floor)
         yield Check(row["quantity"], said)
     for quantity in anew:
         yield Check(quantity, "a claim that the record does not have")

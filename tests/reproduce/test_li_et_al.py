@@ -449,7 +449,7 @@ def test_only_and_no_train_reach_computations(tmp_path, capsys):
     assert "lemmas-1-2 0 of 1 pieces; lemmas-3-4 computed on" in only_one
     assert "compute" not in smoke("lemmas", tmp_path, capsys, "--no-train").split("\n")[0]
     assert main(["reproduce", "li-et-al/lemmas", "--only", "lemmas-5"]) == 2
-    assert "runs of what is reproduced: lemmas-1-2, lemmas-3-4; got 'lemmas-5'" in capsys.readouterr().err
+    assert "computations of what is reproduced (lemmas-1-2, lemmas-3-4), got 'lemmas-5'" in capsys.readouterr().err
 
 
 @pytest.fixture(scope="session")

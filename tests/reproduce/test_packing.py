@@ -437,7 +437,7 @@ def test_interrupted_evidence_goes_on_where_it_was_in_a_folder_of_the_runs(leave
     assert recorder.option("--model.seeds") == spell_seeds(PLAN.seeds)
     assert RunFolder(checkpoint.parents[1]).last_epoch == 12
     assert contents(target) == before  # the evidence stays until there is more
-    assert f"resumes from the evidence in {target}" in capsys.readouterr().out
+    assert f"from the evidence in {target}" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("name", ["log.csv.xz", LAST, "config.yaml", MANIFEST])

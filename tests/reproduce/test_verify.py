@@ -318,9 +318,9 @@ DAMAGE = [  # what is done, about which artefact something is said, what, and in
     # what the record says
     (recorded(TRAINED, lambda r: r["counts"].clear()), TRAINED, "counts: recorded ", None),
     (recorded(TRAINED, lambda r: r["rows"].pop()), TRAINED, "a claim that the record does not have", None),
-    (recorded(TRAINED, lambda r: r["rows"][0].update(quantity="x")), TRAINED, "x: no claim is about this any", None),
+    (recorded(TRAINED, lambda r: r["rows"][0].update(quantity="x")), TRAINED, "x: there is no claim on this any", None),
     (recorded(TRAINED, lambda r: r["rows"][0].update(reduced=INVENTED)), TRAINED, "reduced recorded {'verdict'", None),
-    (recorded(TRAINED, lambda r: r["rows"].append(r["rows"][0])), TRAINED, "no claim is about this any more", None),
+    (recorded(TRAINED, lambda r: r["rows"].append(r["rows"][0])), TRAINED, "there is no claim on this any more", None),
     (recorded(TRAINED, lambda r: r["evidence"].clear()), TRAINED, "the record does not have it", None),
     (recorded(TRAINED, lambda r: r["evidence"].append(r["evidence"][0])), TRAINED, "has a part of it twice", None),
     (recorded(TRAINED, lambda r: r["evidence"][0].update(folder="elsewhere")), TRAINED, "elsewhere", None),
@@ -480,7 +480,7 @@ def test_a_computation_that_gives_other_numbers_differs(said, differs, monkeypat
 def test_what_is_trained_is_not_computed_again(said):
     code, output = said(TRAINED, "--recompute")
     assert code == 0
-    assert f"note     {TRAINED}: not computed again: its nets were trained" in output
+    assert f"note     {TRAINED}: not computed again: it rests on trained nets alone" in output
     assert "(computed again)" not in output
 
 
@@ -680,7 +680,7 @@ def test_times(text, seconds):
 def test_what_is_no_time_is_an_error_message(text, capsys):
     assert main(["reproduce", "li-et-al/fig-4", f"--for={text}"]) == 2
     said = capsys.readouterr().err
-    assert "--for takes a time like 165m" in said
+    assert "--for: expected a time like 165m" in said
     assert len(said.splitlines()) == 1
 
 
