@@ -6,12 +6,12 @@ ARG BASE=python:3.11-slim-bookworm
 
 FROM ${BASE} AS wheels
 COPY deploy/requirements.lock /tmp/
-# Wheels only, each with a hash that the lock knows; nothing is built, nothing is resolved.
+# Only wheels, each checked against the hash in the lock; nothing is built, no version is chosen.
 RUN python3 -m venv /opt/venv && \
     /opt/venv/bin/pip install --no-cache-dir --only-binary :all: --no-deps --require-hashes -r /tmp/requirements.lock
 
 FROM ${BASE}
-# torch.compile needs a C++ compiler where it runs. Which version is up to the base.
+# torch.compile needs a C++ compiler at run time. The base image decides its version.
 # hadolint ignore=DL3008
 RUN command -v g++ || \
     { apt-get update && apt-get install -y --no-install-recommends g++ && rm -rf /var/lib/apt/lists/*; }
@@ -23,10 +23,10 @@ COPY callbacks callbacks
 COPY skipscope skipscope
 COPY configs configs
 
-# Any user id may run it, known to /etc/passwd or not. What is neither run nor data stays in the container: W&B keeps a
-# socket in TMPDIR, which network volumes may refuse; checkpoints are written beside their target and need no TMPDIR.
+# Any user id may run it, whether /etc/passwd has it or not. Files that are neither runs nor data stay in the container: W&B
+# keeps a socket in TMPDIR, which network volumes may refuse; checkpoints are written beside their target and need no TMPDIR.
 RUN chmod -R a+rX . && mkdir -m 1777 runs data && /opt/venv/bin/python -m compileall -q .
-# What a run says it was made by: the image has no .git.
+# The commit that runs record: the image has no .git.
 ARG SKIPSCOPE_COMMIT=""
 ENV SKIPSCOPE_COMMIT=$SKIPSCOPE_COMMIT \
     PATH=/opt/venv/bin:$PATH \

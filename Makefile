@@ -8,39 +8,39 @@ DATA ?= data
 
 .PHONY: quickstart test wheel soak guard bench docs lint clean
 
-# One thread: for nets this small a second one only helps where nothing else runs, and costs where something does.
+# One thread: for nets this small a second one helps only on an idle machine, and slows things down on a busy one.
 quickstart: $(VENV)/.installed
 	OMP_NUM_THREADS=1 $(BIN)/python main.py fit --config configs/quickstart.yaml
 
-# Two workers of one thread each: with more threads than processors, each waits for the other's. See tests/conftest.py for
-# what goes to which worker.
+# Two workers with one thread each: with more threads than processors, they wait for each other. See tests/conftest.py for
+# which tests go to which worker.
 test: $(VENV)/.installed-test
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
-# The wheel, in build/wheel, and that it works in an environment of its own where no checkout is seen.
+# Builds the wheel into build/wheel, and tests that it works in an environment of its own, without the checkout.
 wheel: $(VENV)/.installed-test
 	SKIPSCOPE_WHEEL=build/wheel OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/test_installed.py
 
-# A short run killed and resumed again and again, against one that nobody disturbs: every bit, or exit code 1.
+# Kills and resumes a short run again and again, and compares it with an undisturbed one: exit code 1 if any bit differs.
 soak: $(VENV)/.installed-test
 	$(BIN)/python -m benchmarks.soak --kills $(KILLS)
 
-# Ratios that every change must keep, with a wide margin: on made images, minutes.
+# Checks ratios of speeds that every change must keep, with a wide margin; on synthetic images, takes minutes.
 guard: $(VENV)/.installed-test
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.guard
 
-# All figures of speed but a GPU's, on the data sets in DATA: an hour. Pages are made of the quickstart's run.
+# Measures all speeds except those of a GPU, on the data sets in DATA: an hour. The quickstart's run serves to time reports.
 bench: $(VENV)/.installed-test runs/digits/quickstart
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks --root $(DATA) --out build/speed --run runs/digits/quickstart
 
 runs/digits/quickstart:
 	$(MAKE) quickstart
 
-# The documentation, in site/; warnings are errors (mkdocs.yml says strict). The tests build it too.
+# Builds the documentation into site/; warnings are errors (mkdocs.yml says strict). The tests build it too.
 docs: $(VENV)/.installed-test
 	$(BIN)/python -m mkdocs build
 
-# What a machine can check without running anything; ruff and mypy in the versions of constraints.txt.
+# Static checks; ruff and mypy have the versions of constraints.txt.
 lint: $(VENV)/.installed-test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .

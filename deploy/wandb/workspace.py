@@ -3,16 +3,16 @@
     pip install -e '.[deploy]'
     python deploy/wandb/workspace.py ENTITY --project skipscope     saves a new view of the project; needs an account
 
-Runs are grouped by group, data, architecture, learning rate and weight decay, so that it fits what the job arrays, the
-sweeps and the logger's `run_per: seed` leave behind: a run a seed. What differs in something else needs a `run.group` of
-its own. A job of several seeds in one run (`run_per: job`) has its mean, minimum and maximum over seeds as curves, in
-sections of their own, and each seed's. Panels name keys of the depth-20 nets; a test trains these and finds every key in
-what W&B recorded. Effective depth is there for residual nets only, lambda and what is absorbed for nets with BatchNorm
-only: where nets of both kinds are in a project, some have no line in these panels.
+Runs are grouped by group, data, architecture, learning rate and weight decay. This fits the job arrays, the sweeps and the
+logger's `run_per: seed`, which make one run per seed. Runs that differ in something else need a `run.group` of their own. For a
+job of several seeds in one run (`run_per: job`) the curves of each seed, and of the mean, minimum and maximum over seeds, are in
+sections of their own. Panels name keys of the depth-20 nets; a test trains these and finds every key in what W&B recorded.
+Effective depth exists only for residual nets, lambda and what is absorbed only for nets with BatchNorm: in a project with
+both kinds, some nets have no line in these panels.
 
-Of the Hessian's condition number only the lower end of its interval has a panel. The upper end is infinite while the
-percentile below it may be 0, as it is for most nets: W&B records "Infinity" then, which no line can be drawn through, and the
-mean over seeds, which leaves infinite ones out, is then no upper end of anything. The report shows both ends.
+For the Hessian's condition number only the lower end of its interval has a panel. The upper end is infinite as long as the
+percentile in its denominator may be 0, as for most nets: W&B then records "Infinity", through which no line can be drawn, and
+the mean over seeds leaves infinite values out, so that it is no upper end. The report shows both ends.
 """
 
 import argparse
