@@ -38,7 +38,7 @@ from lightning_app.runs.folder import CHECKPOINTS, CONFIG
 CONFIG_OPTIONS = ("--config", "-c")
 FROM_RUN = ("model", "data")  # what commands that look at a checkpoint take as a whole from its run's configuration
 LOOKING = ("validate", "test", "measure")  # the commands that look at a checkpoint
-UNKNOWN_KEY = re.compile(r"unrecognized arguments: --([\w.\[\]-]+)|[Oo]ption '(?!class_path')([\w.]+)'|Key '([\w.]+)'")
+UNKNOWN_KEY = re.compile(r"unrecognized arguments: --([\w.\[\]-]+)|[Oo]ption '(?!class_path')([\w.]+)'")
 UNKNOWN_WORD = re.compile(r"unrecognized arguments: (?!-)(\S+)")
 UNKNOWN_MODULE = re.compile(r"No module named '([\w.]+)'")
 UNKNOWN_CLASS = re.compile(

@@ -19,7 +19,7 @@ ONE_VALUE = "Expected more than 1 value per channel"  # torch's message where a 
 BATCH_FAULTS = re.compile(
     r"to have \d+ channels|shapes cannot be multiplied|input to conv|padded input size|xpected (\dD )?input|input_size|"
     r"running_mean should|same dtype|Input type \((?!torch.cuda)|scalar types|out of range in self|"
-    r"target dtype|target tensor|type for target"
+    r"target dtype|expected scalar type Long|target tensor|type for target"
 )
 LABEL_FAULTS = ("Target ", "Class values must be")  # in messages of cross_entropy and one_hot
 
