@@ -10,10 +10,10 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from lightning_app.common.numbers import epoch_text, whole
-from lightning_app.plots.drawing import SEEDS_FOR_A_BAND, histogram, over_seeds
+from lightning_app.plots.drawing import histogram, over_seeds
 from lightning_app.report.blocks import Entry, Figure, Panel, Rows, csv_text, seeds_csv
 from lightning_app.report.page_data import PageData, PageNet
-from lightning_app.report.panels import legend, panel
+from lightning_app.report.panels import how_seeds_are_drawn, legend, panel
 
 FIRST_SEED = (
     "Of several seeds the first is shown. With the page’s script it is the seed whose button you point at, or else the "
@@ -34,15 +34,13 @@ def joined(values: Iterable[float] | Iterable[str]) -> str:
 
 
 def group_legend(page: PageData, first: bool = False) -> list[Entry]:
-    """Swatch and label of each group; one of several seeds says how they are drawn, or which seed is ``first``."""
+    """Swatch and label of each group; of several seeds their number and, last, how they are drawn, or which is ``first``."""
 
     def label(group: str, nets: Sequence[PageNet]) -> str:
-        if len(nets) == 1 or first:
-            return group if len(nets) == 1 else nets[0].label
-        band = ", band: ± sd" if len(nets) >= SEEDS_FOR_A_BAND else ""
-        return f"{group} (bold: mean of {len(nets)} seeds{band}, thin: minimum and maximum)"
+        return group if len(nets) == 1 else nets[0].label if first else f"{group} ({len(nets)} seeds)"
 
-    return legend((label(group, nets), nets[0].style) for group, nets in page.groups.items())
+    looks = legend((label(group, nets), nets[0].style) for group, nets in page.groups.items())
+    return looks if first else looks + how_seeds_are_drawn([*map(len, page.groups.values())])
 
 
 def over_groups(axes: Axes, page: PageData, line: Callable[[PageNet], pd.Series], every: bool = False) -> None:

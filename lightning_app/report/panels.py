@@ -4,7 +4,7 @@ import io
 import re
 import textwrap
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import lru_cache, partial
 from html import escape
 from typing import Any
@@ -19,8 +19,8 @@ from matplotlib.markers import MarkerStyle
 from matplotlib.transforms import Affine2D
 
 from lightning_app.common.text import visible
-from lightning_app.plots.drawing import TICKS, line_style, rescale, symmetric_log
-from lightning_app.plots.style import AXES, COLOURS, UNDATED, Style
+from lightning_app.plots.drawing import SEEDS_FOR_A_BAND, TICKS, line_style, rescale, symmetric_log
+from lightning_app.plots.style import AXES, COLOURS, INK, UNDATED, Style
 from lightning_app.report.blocks import Entry, Panel, Rows
 from lightning_app.report.interactive import axes_attribute, rows_attribute
 
@@ -39,6 +39,10 @@ SIZE = (4.3, 3.0)  # inches, 72 SVG units each: near 1:1 on a phone, so that 9.5
 MARGINS = (0.14, 0.15, 0.84, 0.77)  # left, bottom, width, height in shares of it
 LETTERS = 56  # that fit along a panel
 LEGEND_WIDTH = 56  # letters of a line below an exported panel
+SEEDS_SWATCH = (
+    '<svg class="swatch" aria-hidden="true" viewBox="0 0 43 14" style="color: var(--ink)"><path class="band" d="M1 2V12H42V2"/>'
+    '<path class="thin" d="M1 2H42M1 12H42"/><path class="bold" d="M1 7H42"/></svg>'
+)
 
 _CSS = {light: f"var(--{name},{light})" for name, (light, _) in COLOURS.items()}
 
@@ -183,6 +187,15 @@ def swatch(style: Style) -> str:
 def legend(looks: Iterable[tuple[str, Style]]) -> list[Entry]:
     """Swatch and label of each curve."""
     return [Entry(swatch(style), label, style) for label, style in looks]
+
+
+def how_seeds_are_drawn(counts: Collection[int]) -> list[Entry]:
+    """A legend's last line where arms have these numbers of seeds; nothing where none has several."""
+    several = [count for count in counts if count > 1]
+    least = f" (from {SEEDS_FOR_A_BAND} seeds on)" * (min(several, default=0) < SEEDS_FOR_A_BAND)
+    band = f", band{least}: ± sd" * (max(several, default=0) >= SEEDS_FOR_A_BAND)
+    label = f"bold: mean of the seeds{band}, thin: minimum and maximum"
+    return [Entry(SEEDS_SWATCH, label, Style(INK, "None", "None"))] * bool(several)
 
 
 def _css(text: str) -> str:

@@ -313,7 +313,11 @@ def test_seeds_have_a_mean(make):
     errors = [value(run, f"plain-seed{i:02d}", "test/error", 1) for i in range(3)]
     row = Page(text).row("plain: mean ± sd of 3")
     assert float(row[6][1].split(" ± ")[0]) == pytest.approx(sum(errors) / 3, rel=1e-12)
-    assert "plain (bold: mean of 3 seeds, band: ± sd, thin: minimum and maximum)" in text
+    how = "bold: mean of the seeds, band: ± sd, thin: minimum and maximum"
+    named = [text.count(f"{each}</span>") for each in ("plain (3 seeds)", "residual (3 seeds)", how)]
+    assert named[0] > 0 and len({*named}) == 1  # once in each legend
+    two = make("two", [*members, "other-seed00", "other-seed01"], 1)
+    assert "bold: mean of the seeds, band (from 3 seeds on): ± sd, thin: minimum and maximum</span>" in page_of(two)
 
 
 @pytest.mark.parametrize(

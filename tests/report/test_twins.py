@@ -155,8 +155,8 @@ def test_seeds_of_twins_come_together(tmp_path):
     members = [f"{arm}-seed{i:02d}" for arm in ("plain", "residual") for i in range(2)]
     run = add_twins(bare_run(tmp_path / "bank", members, 3), ("plain-seed00", "plain-seed01"))
     drawn, table = section(run).blocks
-    several = "plain (bold: mean of 2 seeds, thin: minimum and maximum)"
-    assert [entry.label for entry in drawn.legend] == ["original of plain-seed00", several, "fitted law"]
+    how = "bold: mean of the seeds, thin: minimum and maximum"
+    assert [entry.label for entry in drawn.legend] == ["original of plain-seed00", "plain (2 seeds)", how, "fitted law"]
     assert [row[0].text for row in table.rows] == ["plain-seed00", "plain-seed01"]
     assert {row[0] for row in figure(run)[1]} == {"plain-seed00", "plain-seed01"}
 
