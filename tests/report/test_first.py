@@ -65,7 +65,7 @@ def bank(tmp_path) -> RunFolder:
 
 
 def test_effects_intervals_and_verdicts_are_those_of_the_tests(bank):
-    epochs, error, curvature = said(bank)
+    error, epochs, curvature = said(bank)
     alpha = 0.05 / 4  # the error at equal training risk is asked for too, and these nets give no answer
     # Halving every `pace` epochs is linear in the logarithm; between epochs the curve is linear: a slow witness by search.
     level = float(re.search(r"risk ([\d.]+) after", epochs)[1])
@@ -192,6 +192,9 @@ def test_there_are_seven_sentences_at_most(tmp_path):
     assert len(said(run)) == 7
     assert "2 more arms" in notices(run)
     assert len(said(run_of(tmp_path / "three", dict([*arms.items()][:4])))) == 3 * 2
+    assert all(
+        "has a test error" in sentence for sentence in said(run)
+    )  # where a pair has one, it is what one looks for
 
 
 def test_what_is_no_number_is_counted_and_what_is_none_at_all_is_not_said(tmp_path):
@@ -287,8 +290,8 @@ def test_they_are_first_and_each_leads_to_its_figure(bank, tmp_path):
     section = sections_of(page)[0]
     assert (section.key, section.title) == ("findings", "What happened")
     assert [cell.link for cell in section.blocks[0].sentences] == [
-        "learning-train-risk",
         "learning-test-error",
+        "learning-train-risk",
         "curvature-hessian-curves",
     ]
     text = page_of(bank, out=tmp_path / "page.html")

@@ -140,7 +140,7 @@ def _questions(page: PageData, sides: Sides, own: bool) -> list[Question | None]
     figure = f"learning-{unseen.key}-error"
     found = [_at_end(sides, unseen.error, f"a {unseen.words} error", figure)] * (unseen.error in sides.names)
     if sides.risk is not None:
-        found.insert(0, _epochs(sides, sides.risk))
+        found.append(_epochs(sides, sides.risk))
     if sides.risk is not None and unseen.error in sides.names:
         found.append(_at_risk(sides, unseen, ("seeds-at-risk",) * own + (figure,)))
     for each in prefixes(page.nets):
