@@ -6,6 +6,7 @@ it: vectors, with fonts embedded. Numbers in CSV have all their digits; in LaTeX
 """
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import zip_longest
 from pathlib import Path
 
@@ -58,7 +59,8 @@ def _files(sections: Iterable[Section], wanted: Sequence[str]) -> Iterator[tuple
             if "csv" in wanted:
                 yield f"{name}.csv", _exact(block).encode()
             if "latex" in wanted:
-                yield f"{name}.tex", latex(block, name).encode()
+                told = replace(block, caption=block.caption or section.lead)  # which says it once of all its tables
+                yield f"{name}.tex", latex(told, name).encode()
 
 
 def _exact(table: Table) -> str:

@@ -2,6 +2,7 @@
 
 import pytest
 
+from lightning_app.report.exports import write_exports
 from lightning_app.report.page_data import gather
 from lightning_app.report.sections.layers import of_whole_nets, section
 from lightning_app.runs import LayerRow, Row, RunFolder
@@ -45,6 +46,22 @@ def test_every_layer_is_in_one_table_with_its_numbers_or_its_reason(run):
     assert "weights are all 0" in texts(without)[1][-1]
     assert texts(blocks) == [["layer1.0", "1.500", "–", "–", "0.5000"]]
     assert made.notices == ["run: EffectiveDepth logs nothing: it calls sin", "run: DrivingForce cannot measure 'net'"]
+    assert made.lead.startswith("Layers stand in the order") and "Interlayer cushion of a block" in made.lead
+    assert not any(table.caption for table in made.blocks)  # of several arms each would repeat it
+
+
+def test_what_the_columns_are_stands_in_the_file_of_every_table(run, tmp_path):
+    made = section(gather([run]))
+    write_exports([made], tmp_path / "files", ["latex"])
+    files = [*(tmp_path / "files").iterdir()]
+    assert len(files) == 3 and all("Frobenius norm of the weights as trained" in file.read_text() for file in files)
+
+
+def test_blocks_are_explained_where_there_are_some(tmp_path):
+    folder = RunFolder(tmp_path / "run")
+    folder.append([Row("net", 2, 8, "weight_norm/layer01/own", 2.5)])
+    folder.save_layers(LAYERS[:1])
+    assert "Interlayer" not in section(gather([folder])).lead
 
 
 def test_numbers_of_whole_nets_leave_layers_and_blocks_out(run):

@@ -24,8 +24,8 @@ BLOCK_COLUMNS = {
 TITLE = "Layers, and what could not be measured"
 FAMILIES = ("interlayer", "interlayer_batch1")
 BLOCK_HEAD = ["block", *BLOCK_COLUMNS]
-BLOCK_CAPTION = (
-    "Interlayer cushion of a block with Jacobian J at its input x: √n ‖J x‖ / (‖J‖ ‖x‖), median over probe samples. The "
+OF_BLOCKS = (
+    " Interlayer cushion of a block with Jacobian J at its input x: √n ‖J x‖ / (‖J‖ ‖x‖), median over probe samples. The "
     "larger it is, the less random noise added to x changes the output. n: number of entries of x (CHW), or of places of "
     "a map (HW). BatchNorm uses its running statistics (eval), or those of one sample at a time, which give the numbers "
     "of Yu & Tomasi (2019)."
@@ -33,10 +33,10 @@ BLOCK_CAPTION = (
 BLOCK = re.compile(r"interlayer(?:_batch1)?/([^/]+)/median$")
 HEAD = ["module", "layer", "kind", "weight", *COLUMNS, "no cushion because"]
 OTHER_HEAD = ["module", "kind", "weight", "reason"]
-CAPTION = (
-    "In the order of the forward pass. Module: its name in the net. Layer: its name in the log. Cushion: median over the "
-    "probe samples, by the kernel’s norm, with the identity of a skip in the numerator only. ‖W‖: Frobenius norm of the "
-    "weights as trained. λ: factors of the normalisation that follows. A dash: not measured."
+WHAT = (
+    "Layers stand in the order of the forward pass. Module: its name in the net. Layer: its name in the log. Cushion: "
+    "median over the probe samples, by the kernel’s norm, with the identity of a skip in the numerator only. ‖W‖: "
+    "Frobenius norm of the weights as trained. λ: factors of the normalisation that follows. A dash: not measured."
 )
 NO_NUMBER = "its weights are all 0, or its input is 0 for every sample"
 
@@ -52,11 +52,12 @@ def section(page: PageData) -> Section | None:
         lines = [layer_cells(net, row) for row in layers_of_net(net)]
         measured = [line[:-1] for line in lines if not line[-1].text]
         others = [[module, kind, weight, reason] for module, _, kind, weight, *_, reason in lines if reason.text]
-        tables.append(Table(CAPTION, HEAD[:-1], measured, net.label))
+        tables.append(Table("", HEAD[:-1], measured, net.label))
         tables.append(Table("", OTHER_HEAD, others, f"{net.label}: weights without a cushion"))
-        tables.append(Table(BLOCK_CAPTION, BLOCK_HEAD, block_cells(net), f"{net.label}: blocks"))
+        tables.append(Table("", BLOCK_HEAD, block_cells(net), f"{net.label}: blocks"))
     shown = [table for table in tables if table.rows]
-    return Section("layers", TITLE, "", shown, notes, FAMILIES, short="Layers", folded=True)
+    what = (WHAT + OF_BLOCKS * any(table.head is BLOCK_HEAD for table in shown)) * bool(shown)
+    return Section("layers", TITLE, what, shown, notes, FAMILIES, short="Layers", folded=True)
 
 
 def layers_of_net(net: PageNet) -> list[LayerRow]:
