@@ -148,7 +148,8 @@ def test_error_at_equal_risk_finds_the_gap_that_was_made(bank):
 
 def test_few_pairs_are_warned_of(bank):
     captions = " ".join(block.caption for block in section(bank("few", range(5), range(5))).blocks)
-    assert "fewer than 6 pairs" in captions
+    assert captions.count("fewer than 6 pairs") == captions.count("expanded percentile") == 1
+    assert captions.count("95 % bootstrap interval") == 3  # the two figures point to the table
     assert "fewer than 6 pairs" not in " ".join(block.caption for block in section(bank("enough")).blocks)
     assert "pointwise" in captions
 

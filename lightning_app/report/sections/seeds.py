@@ -36,23 +36,24 @@ FEW = (
     f" With fewer than {paired.ENOUGH} pairs it covers the true mean less often: no resample leaves the range of the "
     "differences, and even that whole range is too short."
 )
-INTERVAL = "95 % bootstrap interval of the mean over pairs (expanded percentile; the same 9,999 resamples each time)."
 TESTS = (
-    "Plain minus residual of the same seed: above zero, the residual net has the smaller value. Interval: {interval} p "
-    "values are two-sided. The paired t test assumes normal differences, Wilcoxon’s signed-rank test only symmetric "
-    "ones; with n pairs, Wilcoxon’s p is never below 2^(1−n). A dash: too few pairs for p, or all differences are equal, "
-    "so that there is no spread to test against. Several quantities are tested, without correction."
+    "Plain minus residual of the same seed: above zero, the residual net has the smaller value. Interval: 95 % bootstrap "
+    "interval of the mean over pairs (expanded percentile; the same 9,999 resamples each time).{few} p values are "
+    "two-sided. The paired t test assumes normal differences, Wilcoxon’s signed-rank test only symmetric ones; with n "
+    "pairs, Wilcoxon’s p is never below 2^(1−n). A dash: too few pairs for p, or all differences are equal, so that there "
+    "is no spread to test against. Several quantities are tested, without correction."
 )
 OVER_EPOCHS = (
-    "Mean of plain minus residual of the same seed: above zero, the residual net has the smaller value. Band: {interval} "
-    "The band is pointwise: among many epochs, it may exclude zero at some by chance."
+    "Mean of plain minus residual of the same seed: above zero, the residual net has the smaller value. Band: 95 % "
+    "bootstrap interval, as in the table below. It is pointwise: among many epochs, it may exclude zero at some by "
+    "chance."
 )
 AT_RISK = (
-    "The {error} of each net where its training risk L first falls to a given value (linear between epochs), at 60 "
-    "values that all nets of the pair start above and reach; training goes from right to left. Bold: mean over seeds; "
-    "thin: each seed. Last panel: mean of plain minus residual of the same seed at equal risk; above zero, the residual "
-    "net has the smaller error. Band: {interval} The band is pointwise: among many risks, it may exclude zero at some by "
-    "chance."
+    "The {error} of each net where its training risk L first falls to a given value (linear between epochs), at 60 values "
+    "that all nets of the pair start above and reach; training goes from right to left. Bold: mean over seeds; thin: each "
+    "seed. Last panel: mean of plain minus residual of the same seed at equal risk; above zero, the residual net has the "
+    "smaller error. Band: 95 % bootstrap interval, as in the table above. It is pointwise: among many risks, it may "
+    "exclude zero at some by chance."
 )
 REPEAT = "{} is one more run of seed {} of {}: only the run that trained longest is counted."
 SHOWN = 4  # options that differ
@@ -74,12 +75,6 @@ def section(page: PageData) -> Section | None:
         blocks.append(_error_against_risk(reached, error))
     notices += [NO_RISK.format(QUANTITIES[error], pair.label) for pair in at_risk if pair not in reached]
     return Section("seeds", "Over seeds", blocks=blocks, notices=[*_to_know_first(page), *notices])
-
-
-def _said(caption: str, found: Iterable[Pair], **words: str) -> str:
-    """The caption, with what its interval is, and what it is not with few pairs."""
-    few = min(len(pair.seeds) for pair in found) < paired.ENOUGH
-    return caption.format(interval=INTERVAL + FEW * few, **words)
 
 
 def _to_know_first(page: PageData) -> list[str]:
@@ -134,7 +129,8 @@ def _tests(found: Sequence[Pair], names: Sequence[str]) -> Table:
             texts = (Cell(text) for text in (pair.label, _titled(name, pair.nets), joined(common.index[-1:])))
             rows.append([*texts, *cells, Cell(str(result.count))])
     head = ["pair", "quantity", "epoch", "difference", "interval from", "to", "p, t test", "p, Wilcoxon", "pairs"]
-    return Table(_said(TESTS, found), head, rows, title="Plain minus residual, at the last common epoch")
+    few = min(len(pair.seeds) for pair in found) < paired.ENOUGH
+    return Table(TESTS.format(few=FEW * few), head, rows, title="Plain minus residual, at the last common epoch")
 
 
 def _over_epochs(found: Sequence[Pair], names: Sequence[str]) -> list[Figure]:
@@ -153,8 +149,7 @@ def _over_epochs(found: Sequence[Pair], names: Sequence[str]) -> list[Figure]:
             panels.append(_difference_panel(key, title, lines, looks, "epoch", its))
             rows += [(epoch, *rest[:1], name, *rest[1:]) for epoch, *rest in _difference_rows(lines)]
     data = csv_text(("epoch", "pair", "name", "mean", "low", "high", "pairs"), rows)
-    caption = _said(OVER_EPOCHS, found)
-    return [Figure("seeds-difference", caption, panels, _legend(looks), data, columns=2)] if panels else []
+    return [Figure("seeds-difference", OVER_EPOCHS, panels, _legend(looks), data, columns=2)] if panels else []
 
 
 def _difference_rows(lines: Mapping[Pair, pd.DataFrame]) -> list[tuple]:
@@ -215,7 +210,7 @@ def _error_against_risk(reached: dict[Pair, paired.ErrorAtRisk], error: str) -> 
     more = {"difference": csv_text(("risk", "pair", "mean", "low", "high", "pairs"), _difference_rows(lines))}
     return Figure(
         "seeds-error-at-risk",
-        _said(AT_RISK, reached, error=QUANTITIES[error]),
+        AT_RISK.format(error=QUANTITIES[error]),
         panels,
         marks,
         data,
