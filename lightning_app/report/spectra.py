@@ -37,6 +37,10 @@ OF_PARTS = {"top1": "λmax", "bottom1": "λmin"} | {key: FIELDS[key] for key in 
 ERRORS = {"trace": "trace_error", "frobenius": "frobenius_error"}
 NOT_CONVERGED, NO_BOUND = "not converged", "no upper bound"
 UPPER = "condition10_high"  # which may have none; its lower end is infinite where the percentile is 0
+ENDLESS = "Spectra without this bound"
+OF_ENDLESS = (
+    f" {ENDLESS}: at how many of all epochs the condition number has no finite upper end, as the percentile may be 0."
+)
 CAPTION = (
     "At the last epoch with a spectrum. ± beside an eigenvalue: some eigenvalue of H lies within this distance. It is "
     "the norm of the residual, and at least the rounding error (in single precision 8e-6 of the largest |λ|). “Not "
@@ -141,8 +145,12 @@ def table(page: PageData, prefix: str, title: str) -> Table:
     names |= {key: head for key, head in FIELDS.items() if page.having(f"{prefix}/{key}").nets}
     columns = page.having(prefix + MARK).with_means()
     heads = [Cell(head.replace(" ", "\u00a0")) for head in ("Epoch", *names.values())]
-    rows = zip(heads, *(_column(nets, prefix, [*names]) for _, nets in columns), strict=True)
-    return Table(CAPTION, ["", *(label for label, _ in columns)], [list(row) for row in rows], title=title)
+    rows = [[*row] for row in zip(heads, *(_column(nets, prefix, [*names]) for _, nets in columns), strict=True)]
+    highs = [[high for net in nets for high in net.series(f"{prefix}/{UPPER}")] for _, nets in columns]
+    if endless := any(math.inf in each for each in highs):
+        counts = [Cell(f"{each.count(math.inf)} of {len(each)}" if each else "–") for each in highs]
+        rows.insert([*names].index(UPPER) + 2, [Cell(ENDLESS.replace(" ", "\u00a0")), *counts])
+    return Table(CAPTION + OF_ENDLESS * endless, ["", *(label for label, _ in columns)], rows, title=title)
 
 
 def tables_of_parts(page: PageData, prefix: str) -> list[Table]:

@@ -10,6 +10,7 @@ import pytest
 
 from callbacks import HessianSpectrum
 from lightning_app.measures.curvature.spectrum import EDGES
+from lightning_app.report import spectra
 from lightning_app.report.page_data import gather
 from lightning_app.report.sections import curvature as curvature_section
 from lightning_app.report.spectra import samples_of
@@ -159,7 +160,7 @@ def test_what_did_not_converge_says_so_beside_the_number(shown):
         assert not any("not converged" in text for text, _ in row(shown, head))
     assert [text for text, _ in row(shown, "Not converged")] == ["2 of 4"] * 2
     assert all(text.endswith("± 4.2") for text, _ in row(shown, "Trace"))
-    assert "unresolved at the last epoch: plain 0.98, residual 0.98." in shown
+    assert [text for text, _ in row(shown, "Share of unresolved sign")] == ["0.9800"] * 2
 
 
 def test_as_many_are_marked_as_were_counted(run):
@@ -177,8 +178,9 @@ def test_exact_spectra_have_no_errors(run):
 def test_an_infinite_upper_end_is_said_and_drawn_to_the_top(run, shown):
     text = curvature(measure(run, condition10_high=math.inf))
     assert [cell for cell, _ in row(text, "|λ|max / |λ|10 %, at most")] == ["inf no upper bound"] * 2
-    assert "drawn to the top of the axes: plain (3 of 3 spectra), residual (3 of 3 spectra)." in text
-    assert "no upper bound" not in shown
+    assert "drawn to the top of the axes." in text
+    assert [cell for cell, _ in row(text, spectra.ENDLESS)] == ["3 of 3"] * 2 and spectra.OF_ENDLESS in text
+    assert "no upper bound" not in shown and spectra.ENDLESS not in shown
     text = curvature(measure(run, condition10_low=math.inf, condition10_high=math.inf))  # a tenth of them are 0
     assert [cell for cell, _ in row(text, "|λ|max / |λ|10 %, at least")] == ["inf"] * 2
     assert "top of the axes" not in shown
@@ -261,6 +263,10 @@ def test_an_infinite_end_of_one_seed_has_no_mean_nor_have_seeds_that_are_not_equ
     run.append([Row("plain-seed01", 2, 1, "hessian/condition10_high", math.inf)])
     found = row(curvature(run), "|λ|max / |λ|10 %, at most")
     assert found[3][0] == "inf no upper bound"
+    assert [cell for cell, _ in row(curvature(run), spectra.ENDLESS)] == [
+        *("0 of 2", "1 of 2", "0 of 2", "1 of 6"),
+        *("0 of 2", "0 of 2", "0 of 2", "0 of 6"),
+    ]
     assert " ± " in found[7][0]
     run.append([Row("plain-seed01", 2, 1, "hessian/condition10_low", math.inf)])
     assert row(curvature(run), "|λ|max / |λ|10 %, at least")[3][0] == "inf"

@@ -1,5 +1,6 @@
 """Curvature: the spectrum of the Hessian of the risk, plain against residual, as far as a few dozen products tell it."""
 
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
@@ -16,7 +17,16 @@ from lightning_app.report.blocks import Block, Figure, Panel, Rows, Section, csv
 from lightning_app.report.page_data import PageData, PageNet
 from lightning_app.report.panels import panel
 from lightning_app.report.profiles import positions
-from lightning_app.report.spectra import last_epoch, matrix_of, parts, prefixes, samples_of, table, tables_of_parts
+from lightning_app.report.spectra import (
+    UPPER,
+    last_epoch,
+    matrix_of,
+    parts,
+    prefixes,
+    samples_of,
+    table,
+    tables_of_parts,
+)
 
 TITLE = "Curvature"
 WHAT = (
@@ -45,11 +55,7 @@ SEVERAL_SEEDS = (
     "With several seeds a band shows the spread over seeds, as the legend says, without the error of each. An interval "
     "runs from the mean lower to the mean upper end; thin lines are the outermost ends of any seed."
 )
-UNRESOLVED = "Share of eigenvalues whose sign is unresolved at the last epoch: {}."
-ENDLESS = (
-    "The condition number has no finite upper end, because the percentile may be 0, and is drawn to the top of the axes: "
-    "{}."
-)
+ENDLESS = "An interval of the condition number without a finite upper end is drawn to the top of the axes."
 
 NO_LAYERS = ("id", "rest")
 PANELS = {  # title, y axis, what is drawn
@@ -143,17 +149,8 @@ def _caption(page: PageData, prefix: str) -> list[str]:
     parts = [OVER_EPOCHS]
     if any(len(nets) > 1 for nets in page.groups.values()):
         parts.append(SEVERAL_SEEDS)
-    shares, endless = [], []
-    for group, nets in page.groups.items():
-        of_seeds = [x for net in nets if (x := net.at(f"{prefix}/unresolved", last_epoch(net, prefix))) is not None]
-        if of_seeds:
-            ends = sorted({f"{x:.4g}" for x in (min(of_seeds), max(of_seeds))})
-            shares.append(f"{group} {' to '.join(ends)}")
-        highs = pd.concat([net.series(f"{prefix}/condition10_high") for net in nets])
-        if count := int(np.isposinf(highs.to_numpy(float)).sum()):
-            endless.append(f"{group} ({count} of {len(highs)} spectra)")
-    parts += [UNRESOLVED.format(", ".join(shares))] * bool(shares)
-    return parts + [ENDLESS.format(", ".join(endless))] * bool(endless)
+    endless = any(math.inf in net.series(f"{prefix}/{UPPER}").to_numpy() for net in page.nets)
+    return parts + [ENDLESS] * endless
 
 
 def _draw_errors(axes: Axes, page: PageData, prefix: str, errors: Mapping[str, str]) -> None:
