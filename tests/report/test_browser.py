@@ -49,6 +49,11 @@ def test_it_prints_what_is_folded_and_no_controls(single):
         pdf = opened.printed()
         opened.send("Emulation.setEmulatedMedia", media="print")
         shown = opened.run("['.bar', '.tools'].map(each => getComputedStyle(document.querySelector(each)).display)")
+        folds = opened.run(
+            "['section', '.table'].map(each => getComputedStyle(document.querySelector(`${each} > details:not([open])`), "
+            "'::details-content').contentVisibility)"
+        )
+    assert folds == ["visible"] * 2
     assert pdf.startswith(b"%PDF")
     assert len(re.findall(rb"/Type\s*/Page\b", pdf)) > 3
     assert shown == ["none", "none"]

@@ -426,6 +426,13 @@ def test_a_share_of_no_large_weights_is_none(tmp_path):
     assert [(row[1].text, row[1].note) for row in table.rows] == [("0", ""), ("–", "no weight so large")]
 
 
+def test_curves_of_weights_come_before_the_tables_which_are_folded(run):
+    blocks = weights.section(gather([run])).blocks
+    kinds = [block.kind for block in blocks]
+    assert kinds == sorted(kinds) and {*kinds} == {"figure", "table"}
+    assert all(block.folded for block in blocks if block.kind == "table")
+
+
 def test_of_three_papers_the_one_that_is_meant_is_named(page):
     for key in ("headline", "weights", "cushions", "conventions"):
         text = Page(section(page, key)).text

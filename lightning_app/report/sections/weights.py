@@ -43,7 +43,7 @@ WHAT = (
 
 
 def section(page: PageData) -> Section:
-    """Table 3 of each net, curves, and histograms."""
+    """Curves, histograms, and behind them Table 3 of each net."""
     measured = {net: forms for net in page.nets if (forms := _measured(net))}
     if not measured:
         return Section("weights", TITLE, notices=["Weight mass was not measured in this run."], short="Weights")
@@ -52,7 +52,7 @@ def section(page: PageData) -> Section:
     curves = [figure for prefix in prefixes for figure in _curves(page, prefix)]
     histograms = _histograms(page)
     notices = [] if histograms else ["No histograms of weights were saved."]
-    return Section("weights", TITLE, WHAT, [*tables, *curves, *histograms], notices, (*OBJECTS,), "Weights")
+    return Section("weights", TITLE, WHAT, [*curves, *histograms, *tables], notices, (*OBJECTS,), "Weights")
 
 
 def _measured(net: PageNet) -> list[str]:
@@ -75,7 +75,7 @@ def _table(net: PageNet, forms: Sequence[str]) -> Table:
     fields = [field for field in FIELDS if any(f"{prefix}/{field}" in net.names for prefix, _ in columns)]
     rows = [[Cell(FIELDS[field]), *(_cell(net, prefix, field, epoch) for prefix, epoch in columns)] for field in fields]
     head = [f"{'w = t' if same else OBJECTS[prefix]}, epoch {figures.joined([epoch])}" for prefix, epoch in columns]
-    return Table("", ["", *head], rows, title=net.label)
+    return Table("", ["", *head], rows, title=net.label, folded="first and last epoch")
 
 
 def _cell(net: PageNet, prefix: str, field: str, epoch: float) -> Cell:
