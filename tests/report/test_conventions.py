@@ -284,7 +284,7 @@ def test_without_a_conclusion_none_is_said_to_stay(nets, residual, seeds, said):
 
 def test_one_net_of_each_arm_is_a_pair_even_without_a_seed(finished):
     found = section(finished)
-    assert table(found, "Weight mass, all weights")["w"][-1] == "smaller"
+    assert table(found, "Weight mass, all weights")["w"][-2] == "smaller"
     assert "With one seed" in next(block for block in found.blocks if isinstance(block, Table)).caption
 
 
@@ -295,12 +295,23 @@ def test_several_pairs_stand_in_one_table(make):
     assert {row[1].text for row in summary.rows} == {"deep20/plain − residual", "deep32/plain − residual"}
 
 
-def test_captions_end_with_one_full_stop(nets):
-    """Also where the last meaning ends with that of an abbreviation."""
+@pytest.mark.parametrize("arms", [("plain", "residual"), ("plain",)])
+def test_what_each_convention_is_stands_in_its_row(nets, arms):
     cushions = {f"cushion/layer01/{each}": 0.5 for each in ("median", "mean", "minimum")}
-    captions = [block.caption for block in section(nets({"plain": cushions, "residual": cushions})).blocks]
-    assert captions[-1].endswith("definition of Arora et al.")
-    assert all(caption.strip().endswith(".") and ".." not in caption for caption in captions)
+    found = section(nets(dict.fromkeys(arms, cushions))).blocks
+    assert found[-1].head[-1] == "meaning"
+    assert [row[0].text for row in found[-1].rows] == ["median", "mean", "minimum"]
+    assert found[-1].rows[-1][-1].text == "the layer cushion by the definition of Arora et al."
+    assert all(block.caption.strip().endswith(".") for block in found)
+
+
+def test_of_several_pairs_a_meaning_stands_with_the_first(make):
+    found = section(make("deep20"), make("deep32", seed=1))
+    (mass,) = (
+        block for block in found.blocks if isinstance(block, Table) and block.title == "Weight mass, all weights"
+    )
+    meanings = [row[-1].text for row in mass.rows]
+    assert len(meanings) == 4 and all(meanings[:2]) and not any(meanings[2:])
 
 
 def test_the_figure_of_ratios_says_what_is_over_what(make):
@@ -324,10 +335,10 @@ def test_what_only_residual_nets_have_stands_side_by_side_below_the_pairs(nets):
     costs = {arm: {"train/risk": 1.0, "train/cost": cost} for arm, cost in {"plain": 1.1, "residual": 1.2}.items()}
     found = section(nets(costs | {"residual": costs["residual"] | depths}))
     assert table(found, "Effective depth of the ensemble (layers)") == {
-        "d_eff": ["notation", "3.0"],
-        "d_coh": ["notation", "4.0"],
+        "d_eff": ["notation", "3.0", "mean length of a path, weighted by the square of its output"],
+        "d_coh": ["notation", "4.0", "weighted by what a path adds to the sum of all"],
     }
-    assert table(found, "Training cost: what the penalty counts")["as trained"][-1] == LARGER
+    assert table(found, "Training cost: what the penalty counts")["as trained"][-2] == LARGER
 
 
 def test_a_pair_that_diverged_is_in_no_conclusion(nets):

@@ -2,7 +2,7 @@
 
 import math
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -26,9 +26,10 @@ WHAT = (
     "nets of a pair have. Rewritten: what happens to the number if the same function is written as another net. "
     f"“{conventions.INVARIANT}”: it stays. “{conventions.UNDER_T}”: it stays if skips are written as weights, and changes "
     f"if BatchNorm is absorbed. “{conventions.NOTATION}”: it changes, so it also describes how the function is written. "
-    "Each entry was measured (finding “notation”) or follows from the definition; else it is empty."
+    "Each entry was measured (finding “notation”) or follows from the definition; else it is empty. Meaning: what the "
+    "convention is; of several pairs it stands with the first."
 )
-REWRITTEN = "rewritten"
+REWRITTEN, MEANING = "rewritten", "meaning"
 SUMMARY = (
     "For each quantity: how many conventions conclude that residual nets have larger or smaller values than plain ones; "
     "the smallest and the largest ratio residual / plain over conventions, where values are positive; and whether the "
@@ -47,8 +48,8 @@ ONE = (
     f"With one seed, the spread over seeds is unknown, and a difference below {100 * conventions.ALIKE:.0f} % counts as "
     "unresolved. "
 )
-OVER = "The number of a net is its median over {0}. At {0}: at how many the mean of the residual nets is larger. "
-OVER_ALONE = "The number of a net is its median over {}. "
+OVER = "The number of a net is its median over {0}. At {0}: at how many the mean of the residual nets is larger."
+OVER_ALONE = "The number of a net is its median over {}."
 DECIDED = {
     conventions.REVERSES: "The convention decides whether residual nets have more or less than plain ones: {}.",
     conventions.DECIDES: "The convention decides whether a difference is resolved: {}.",
@@ -115,14 +116,13 @@ def _detail(quantity: conventions.Quantity, entries: Sequence[conventions.Across
     several = len(entries) > 1
     at = [f"at {quantity.over}"] if quantity.over else []
     head = ["convention", REWRITTEN, *["pair"] * several, "plain", "residual", "residual / plain", "residual is", *at]
-    rows = [_row(each, several) for entry in entries for each in entry.conventions]
+    said: set[conventions.Convention] = set()
+    rows = []
+    for each in (each for entry in entries for each in entry.conventions):
+        rows.append([*_row(each, several), Cell(each.convention.meaning * (each.convention not in said))])
+        said.add(each.convention)
     over = OVER.format(quantity.over) if quantity.over else ""
-    used = dict.fromkeys(each.convention for entry in entries for each in entry.conventions)
-    return Table(over + _meanings(used), head, rows, title=quantity.title)
-
-
-def _meanings(used: Iterable[conventions.Convention]) -> str:
-    return "; ".join(f"{each.label}: {each.meaning}" for each in used).removesuffix(".") + "."  # one after "et al." too
+    return Table(over, [*head, MEANING], rows, title=quantity.title, wide=True)
 
 
 def _row(each: conventions.UnderConvention, several: bool) -> list[Cell]:
@@ -186,9 +186,13 @@ def _side_by_side(page: PageData, quantity: conventions.Quantity) -> list[Table]
         columns |= {group: cells} if len(cells) > 1 else {}
     shown = [each for each in quantity.conventions if any(each in cells for cells in columns.values())]
     rows = [
-        [Cell(each.label), Cell(each.rewritten), *(cells.get(each, Cell("–")) for cells in columns.values())]
+        [
+            *(Cell(each.label), Cell(each.rewritten)),
+            *(cells.get(each, Cell("–")) for cells in columns.values()),
+            Cell(each.meaning),
+        ]
         for each in shown
     ]
     over = OVER_ALONE.format(quantity.over) if quantity.over else ""
-    head = ["convention", REWRITTEN, *columns]
-    return [Table(over + _meanings(shown), head, rows, title=quantity.title)] if shown else []
+    head = ["convention", REWRITTEN, *columns, MEANING]
+    return [Table(over, head, rows, title=quantity.title, wide=True)] if shown else []
