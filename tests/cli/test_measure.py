@@ -220,7 +220,7 @@ def test_the_run_s_options_stand_where_they_have_an_effect_or_out_says_where_the
     check_names(words, None, "last")
     check_names(words, "here", None)
     check_names(["--run.root", "elsewhere"], None, None)
-    with pytest.raises(UserError, match=r"--run.group of measure .* got runs/a.ckpt: leave it out"):
+    with pytest.raises(UserError, match=r"--run.group .* measure .* got runs/a.ckpt: leave it out"):
         check_names(words, None, "runs/a.ckpt")
 
 

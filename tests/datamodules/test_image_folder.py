@@ -360,7 +360,7 @@ def test_wrong_arguments(arguments, message):
 
 
 def test_more_pictures_than_memory():
-    with pytest.raises(UserError, match=r"1,000 pictures of 100000 x 100000 pixels need 30,000 GB and this machine"):
+    with pytest.raises(UserError, match=r"1,000 pictures of 100000 x 100000 pixels need 30,000 GB, and this machine"):
         Pictures(["a.png"] * 1000, Decoding(10**5, 10**5, "bilinear", 3))[:]
 
 
@@ -395,7 +395,7 @@ def test_training_on_one_s_own_pictures(tmp_path):
     done = command(*words, cwd=tmp_path)
     assert (
         done.returncode == 2
-        and "the data have 4 classes: set the net's number of outputs to 4: num_classes" in done.stderr
+        and "the data have 4 classes: set the net's number of outputs to 4 (num_classes" in done.stderr
     )
     done = command(*words, "--model.net.init_args.num_classes", "4", cwd=tmp_path)
     assert done.returncode == 0, done.stderr

@@ -178,7 +178,7 @@ LABELS = torch.tensor([0, 1, 1])
         ),
         ({"train_images": torch.tensor(0)}, r"a tensor of 3 samples, .* got Tensor torch.int64 \(\)"),
         ({"test_labels": LABELS - 1}, "test_labels .* got labels from -1 to 0"),
-        ({"test_images": torch.zeros(3, 8, 9, 3, dtype=torch.uint8)}, r"for training, \(8, 8, 3\), got \(8, 9, 3\)"),
+        ({"test_images": torch.zeros(3, 8, 9, 3, dtype=torch.uint8)}, r"of train_images, \(8, 8, 3\), got \(8, 9, 3\)"),
     ],
     ids=lambda value: "",
 )

@@ -81,7 +81,7 @@ def test_a_graph_where_there_can_be_none_is_an_error_and_auto_the_loop(device, p
 
 
 def test_the_refusal_comes_before_training():
-    with pytest.raises(UserError, match="needs a GPU"):
+    with pytest.raises(UserError, match="needs a CUDA GPU, got cpu"):
         fit(classifier(backend="graph"), epochs=1)
 
 

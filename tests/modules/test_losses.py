@@ -130,7 +130,7 @@ def test_twenty_full_batch_epochs_are_twenty_steps(mid, shortcut):
 
 def test_a_width_that_does_not_fit_is_an_error():
     with pytest.raises(
-        UserError, match=r"outputs \(12,\) .* 10 classes: set the net's number of outputs to 10: num_classes.* width"
+        UserError, match=r"outputs \(12,\) .* 10 classes: set the net's number of outputs to 10 \(num_classes.* width"
     ):
         fit(shortcut_net(width=12), epochs=1, data=WhitenedDigits(components=12))
     with pytest.raises(UserError, match="cannot take samples of shape"):

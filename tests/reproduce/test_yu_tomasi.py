@@ -283,7 +283,7 @@ def test_no_verdict_of_table_1_hangs_on_an_unfinished_run(open_run, table_1):
 def test_no_verdict_rests_on_what_is_guessed_from_names(leave, made):
     folder = leave(SEED_RUNS["depth20"], table_1_numbers(20))
     (folder.path / "members.csv").write_text("name\n")
-    with pytest.raises(UserError, match=r"members\.csv is not a list of members .*: remove it"):
+    with pytest.raises(UserError, match=r"members\.csv is not a list of members .* remove it"):
         made("table-1")
 
 
