@@ -198,7 +198,7 @@ def test_two_tasks_of_an_array_and_the_report_on_both(cluster):
     ]
     merged = command("report", *(run.path for run in runs), "--out", cluster / "page.html", cwd=cluster)
     assert merged.returncode == 0, merged.stderr
-    assert "mean of 2 seeds" in (cluster / "page.html").read_text()
+    assert "(2 seeds)" in (cluster / "page.html").read_text()
 
 
 @pytest.mark.slow
