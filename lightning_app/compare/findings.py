@@ -10,7 +10,7 @@ import numpy as np
 
 from lightning_app.common.numbers import brief, epoch_text, plural, whole
 from lightning_app.common.text import escaped_latex, printable
-from lightning_app.compare.sides import Sides, fewer_is_better
+from lightning_app.compare.sides import Sides, lower_is_better
 from lightning_app.runs import Net
 from lightning_app.statistics.paired import CONFIDENCE, Spread, differences, error_at_risk, spread
 from lightning_app.statistics.sequential import PLANNED, Order, confidence_sequence, order, pairs_needed
@@ -64,7 +64,7 @@ def compare(
         epochs, a, b = sides.table(name)
         ends = (a.iloc[-1].to_numpy(), b.iloc[-1].to_numpy())
         at_end = judged(name, f"epoch {epoch_text(float(epochs[-1]))}", *ends, margin, alpha)
-        failing = fewer_is_better(name)
+        failing = lower_is_better(name)
         pairs = [_counted(before, after, failing) for before, after in zip(a.to_numpy(), b.to_numpy())]
         orders = [_order(name, each, margin, alpha) for each in pairs]
         found.append(_parted(at_end, epochs, orders))
@@ -113,7 +113,7 @@ def _has_equal_risk(name: str) -> bool:
     """Whether it is asked for at equal training risk: by its name alone, so that the questions are fixed in advance."""
     last = name.rpartition("/")[2]
     trained_on = name.startswith(("train/", "probe/")) or last.startswith("train")
-    return fewer_is_better(name) and last.endswith("error") and not trained_on
+    return lower_is_better(name) and last.endswith("error") and not trained_on
 
 
 def judged(
@@ -135,7 +135,7 @@ def judged(
         failing: a net whose error, risk or cost is infinite has diverged, and is worse than any that has not.
     """
     a, b = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)
-    failing &= fewer_is_better(name)
+    failing &= lower_is_better(name)
     difference, its = _counted(a, b, failing), spread(differences(a, b))
     low = high = math.nan
     if difference.size:
@@ -166,10 +166,10 @@ def _counted(a: np.ndarray, b: np.ndarray, failing: bool) -> np.ndarray:
 
 
 def _order(name: str, difference: np.ndarray, margin: float | None, alpha: float) -> Verdict:
-    judge = fewer_is_better(name)  # others are neither good nor bad
+    judged = lower_is_better(name)  # other numbers are larger or smaller, neither better nor worse
     return {
-        Order.ABOVE: Verdict.WORSE if judge else Verdict.LARGER,
-        Order.BELOW: Verdict.BETTER if judge else Verdict.SMALLER,
+        Order.ABOVE: Verdict.WORSE if judged else Verdict.LARGER,
+        Order.BELOW: Verdict.BETTER if judged else Verdict.SMALLER,
         Order.EQUIVALENT: Verdict.EQUIVALENT,
         Order.UNRESOLVED: Verdict.UNRESOLVED,
     }[order(difference, margin, alpha)]

@@ -22,7 +22,7 @@ from lightning_app.runs import Net, Run, find_runs, read_runs
 from lightning_app.runs.configuration import ALL_DATA, changes, compared, differing
 
 RISKS = ("train/risk", "train/risk_running")
-FEWER_IS_BETTER = re.compile(  # last parts of names; a standard_error is neither good nor bad
+LOWER_IS_BETTER = re.compile(  # last parts of names; a standard_error is neither good nor bad
     r"((train|training|val|valid|validation|test|eval)_)?(error|risk|cost|loss)(_running|_ema|_paper|_epoch|_step)?"
 )
 MEASURING = ("data.init_args.probe_size", "data.init_args.evaluate_train")  # options of the data that train nothing
@@ -239,9 +239,9 @@ def _with_numbers_of_their_run(run: Run) -> list[Net]:
     return [OnlyNet(**{field.name: getattr(net, field.name) for field in fields(net)})]
 
 
-def fewer_is_better(name: str) -> bool:
-    """Whether a number is an error, a risk, a cost or a loss: one that is not finite is of a net that has diverged."""
-    return FEWER_IS_BETTER.fullmatch(name.rpartition("/")[2]) is not None
+def lower_is_better(name: str) -> bool:
+    """Whether a number is an error, a risk, a cost or a loss; if it is not finite, the net has diverged."""
+    return LOWER_IS_BETTER.fullmatch(name.rpartition("/")[2]) is not None
 
 
 def _has_stopped(net: Net) -> bool:
@@ -251,7 +251,7 @@ def _has_stopped(net: Net) -> bool:
 
 def _to_the_end(net: Net, name: str, every: pd.Index) -> pd.Series:
     """A net's numbers by epoch, and at the others' later ones what is known of a net whose run has ended: see `Sides.table`."""
-    own, failing = net.series(name), fewer_is_better(name)
+    own, failing = net.series(name), lower_is_better(name)
     if failing:
         own = own.where(np.isfinite(own), math.inf)
     if net.run.diverged is None:

@@ -59,8 +59,8 @@ def _files(sections: Iterable[Section], wanted: Sequence[str]) -> Iterator[tuple
             if "csv" in wanted:
                 yield f"{name}.csv", _exact(block).encode()
             if "latex" in wanted:
-                told = replace(block, caption=block.caption or section.lead)  # which says it once of all its tables
-                yield f"{name}.tex", latex(told, name).encode()
+                captioned = replace(block, caption=block.caption or section.lead)  # the lead explains all its tables
+                yield f"{name}.tex", latex(captioned, name).encode()
 
 
 def _exact(table: Table) -> str:

@@ -139,10 +139,10 @@ class Hessian(ParameterMap):
             )
         self._loss_dtype = self._dtype_of_loss()
         self._check_loss()
-        of_number = self._graph_of_number()
-        self._chunks = cut(self._chunks, loss, self.like.dtype, GRAPH, of_number)
+        per_number = self._bytes_per_number()
+        self._chunks = cut(self._chunks, loss, self.like.dtype, GRAPH, per_number)
         self.chunk = max(len(labels) for _, labels in self._chunks)
-        kept = self._how_many_fit(memory, of_number)
+        kept = self._how_many_fit(memory, per_number)
         self._graphs = [self._gradient(*chunk) for chunk in self._chunks[:kept]]
         self._anew = self._chunks[kept:]
         self._check_symmetry()
@@ -297,7 +297,7 @@ class Hessian(ParameterMap):
             products = torch.autograd.grad(outputs, self._weights, vectors, **options)
         return [torch.zeros_like(part) if p is None else p for p, part in zip(products, parts)]
 
-    def _graph_of_number(self) -> float:
+    def _bytes_per_number(self) -> float:
         """Bytes that a graph holds for each number of its inputs, from the graph of one sample."""
         inputs, labels = self._chunks[0]
         storages = {}
@@ -312,10 +312,10 @@ class Hessian(ParameterMap):
             storages.pop(weight.untyped_storage().data_ptr(), None)
         return sum(storages.values()) / max(1, inputs[:1].numel())
 
-    def _how_many_fit(self, memory: int, of_number: float) -> int:
+    def _how_many_fit(self, memory: int, per_number: float) -> int:
         """How many chunks' graphs can be kept, each with its gradient."""
         gradient = self.size * self.like.element_size()
-        sizes = itertools.accumulate(of_number * inputs.numel() + gradient for inputs, _ in self._chunks)
+        sizes = itertools.accumulate(per_number * inputs.numel() + gradient for inputs, _ in self._chunks)
         return sum(size <= memory for size in sizes)
 
 
@@ -375,15 +375,15 @@ def chosen(net: nn.Module, names: Sequence[str] | None = None) -> dict[str, nn.P
     return chosen
 
 
-def cut(batches: Batches, loss: Loss, dtype: torch.dtype, room: int, of_number: float = 1) -> list[tuple[Any, Tensor]]:
-    """The samples in pieces that fit into ``room``, if each number of an input needs ``of_number`` of it.
+def cut(batches: Batches, loss: Loss, dtype: torch.dtype, room: int, per_number: float = 1) -> list[tuple[Any, Tensor]]:
+    """The samples in pieces that fit into ``room``: numbers of the inputs, or bytes if ``per_number`` is bytes for each of these.
 
     Pieces in which no label counts are left out, since their mean loss may be 0 / 0.
     """
     pieces: list[tuple[Any, Tensor]] = []
     for inputs, labels in batches:
         inputs, labels = _in_dtype(dtype, inputs, labels)
-        size = max(1, int(room // max(1, of_number * inputs[:1].numel())))
+        size = max(1, int(room // max(1, per_number * inputs[:1].numel())))
         pieces += zip(inputs.split(size), labels.split(size))
     return [(inputs, labels) for inputs, labels in pieces if counted(labels, loss)]
 

@@ -13,7 +13,7 @@ import numpy as np
 from lightning_app.common.errors import UserError
 from lightning_app.common.numbers import brief, epoch_text, plural
 from lightning_app.compare.findings import Finding, Verdict, errors_at_equal_risk, judged, left_out
-from lightning_app.compare.sides import Sides, fewer_is_better, matched
+from lightning_app.compare.sides import Sides, lower_is_better, matched
 from lightning_app.report.blocks import Cell, Section, Sentences
 from lightning_app.report.page_data import PageData
 from lightning_app.report.pairs import counterparts
@@ -68,7 +68,7 @@ class Question(NamedTuple):
 
     def one_diverged(self) -> bool:
         """Is there a pair of which one net has diverged and the other has not, as `judged` counts them?"""
-        return fewer_is_better(self.name) and bool((np.isinf(self.a) != np.isinf(self.b)).any())
+        return lower_is_better(self.name) and bool((np.isinf(self.a) != np.isinf(self.b)).any())
 
     def is_equal(self) -> bool:
         """Do A and B differ in no pair, less the rounding of a subtraction?"""
