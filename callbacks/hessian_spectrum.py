@@ -12,9 +12,8 @@ from typing_extensions import override
 from callbacks.context import MeasureContext
 from callbacks.measure import Measure
 from lightning_app.common.errors import DivergedError, UserError, at_least
-from lightning_app.common.isolation import trained_weights
+from lightning_app.common.isolation import is_of_device, trained_weights
 from lightning_app.measures import Hessian, Restricted, Spectrum, check_asked, dense, exact_spectrum, spectrum
-from lightning_app.measures.core.hooks import OF_THE_DEVICE
 from lightning_app.networks import layers_of
 
 if TYPE_CHECKING:
@@ -187,9 +186,9 @@ def _in_float64(hessian_of: Callable[..., Hessian]) -> Hessian | None:
     """None of a net that cannot be computed in it: what else is wrong is so in the net's own precision, too."""
     try:
         return hessian_of(double=True)
-    except OF_THE_DEVICE:
-        raise
-    except RuntimeError:
+    except RuntimeError as error:
+        if is_of_device(error):
+            raise
         return None
 
 

@@ -31,6 +31,8 @@ from lightning_app.common.isolation import (
     attention_written_out,
     device_of,
     evaluating,
+    is_of_device,
+    ran_out_of_memory,
     uncompiled,
     unrounded,
     without_weight_hooks,
@@ -38,7 +40,6 @@ from lightning_app.common.isolation import (
 
 log = logging.getLogger(__name__)
 
-NO_MEMORY = re.compile(r"out of memory|can't allocate memory|not enough memory|_ALLOC_FAILED", re.IGNORECASE)
 NAME = re.compile(r"\w+(/\w+)*")  # a family
 # Beginnings of keys that are not a measure's own.
 TAKEN = ("train", "val", "test", "probe", "cost", "failed", "epoch", "lr")
@@ -322,7 +323,7 @@ class Scalar(Measure):
         try:
             return {self.name: float(value)}
         except (TypeError, ValueError, RuntimeError) as error:
-            if ran_out_of_memory(error) or is_fatal(error):  # of the device, which computes the tensor only now
+            if is_of_device(error):  # which computes the tensor only now
                 raise
             raise UserError(
                 f"the function of Scalar '{self.name}' must return one number, got {value!r:.100}."
@@ -366,24 +367,10 @@ def isolated(net: nn.Module, gradients: bool = False) -> Iterator[None]:
 # What can go wrong
 
 
-def ran_out_of_memory(error: BaseException) -> bool:
-    """Whether an error means that memory ran out, in any of the wordings of PyTorch, CUDA and Python.
-
-    >>> ran_out_of_memory(RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried 8 bytes"))
-    True
-    """
-    if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
-        return True
-    return isinstance(error, RuntimeError) and bool(NO_MEMORY.search(str(error)))
-
-
 def is_fatal(error: Exception) -> bool:
     """Whether everything that follows would fail too: the GPU accepts no more work, or the run folder cannot be written.
 
     >>> is_fatal(RuntimeError("CUDA error: device-side assert triggered")), is_fatal(RuntimeError("CUDA error: out of memory"))
     (True, False)
     """
-    device = isinstance(error, torch.AcceleratorError) or (
-        isinstance(error, RuntimeError) and "CUDA error" in str(error)
-    )
-    return isinstance(error, MachineError) or (device and not ran_out_of_memory(error))
+    return isinstance(error, MachineError) or (is_of_device(error) and not ran_out_of_memory(error))

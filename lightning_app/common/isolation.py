@@ -1,5 +1,6 @@
 """A net's device and trained weights, and running it without a trace: uncompiled, in evaluation mode, in which arithmetic."""
 
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from typing import Any, Literal
@@ -11,6 +12,7 @@ from torch.nn.parameter import is_lazy
 
 Float32 = Literal["tf32", "fp32"]  # of convolutions; products of matrices are never rounded
 WITHOUT_FLOAT64 = ("mps",)  # device types: Apple's GPU
+NO_MEMORY = re.compile(r"out of memory|can't allocate memory|not enough memory|_ALLOC_FAILED", re.IGNORECASE)
 
 
 def with_float64(device: torch.device) -> torch.device:
@@ -222,3 +224,26 @@ def _set(values: list[str]) -> None:
     torch.backends.cuda.matmul.allow_tf32 = product == "tf32"
     for switch, value in zip(_switches(), values):
         switch.fp32_precision = value
+
+
+def ran_out_of_memory(error: BaseException) -> bool:
+    """Whether an error means that memory ran out, in any of the wordings of PyTorch, CUDA and Python.
+
+    >>> ran_out_of_memory(RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried 8 bytes"))
+    True
+    """
+    if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
+        return True
+    return isinstance(error, RuntimeError) and bool(NO_MEMORY.search(str(error)))
+
+
+def is_of_device(error: BaseException) -> bool:
+    """Whether an error says nothing about a net, its loss or its input: memory ran out, or a GPU failed.
+
+    >>> is_of_device(RuntimeError("CUDA error: device-side assert triggered"))
+    True
+    """
+    failed = isinstance(error, torch.AcceleratorError) or (
+        isinstance(error, RuntimeError) and "CUDA error" in str(error)
+    )
+    return failed or ran_out_of_memory(error)

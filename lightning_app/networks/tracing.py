@@ -16,7 +16,7 @@ from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 
 from lightning_app.common.calls import Inputs, call
 from lightning_app.common.errors import UserError, first_line
-from lightning_app.common.isolation import evaluating, tensors_in, unwrapped
+from lightning_app.common.isolation import evaluating, is_of_device, tensors_in, unwrapped
 from lightning_app.networks.layers import MAPS, Layer, layers_of
 
 
@@ -152,6 +152,8 @@ def _calls(net: nn.Module, modules: Collection[nn.Module], sample: Tensor | Inpu
                 calls[net].append(len(sample))
             call(net.forward, sample)  # of a compiled net the plain forward pass: its graph may pass by hooks
     except (RuntimeError, ValueError, TypeError, AssertionError) as error:
+        if is_of_device(error):
+            raise
         what = f"this {type(net).__name__} cannot take samples of shape {tuple(sample.shape[1:])}"
         raise UserError(f"{what}: {first_line(error)}") from error
     finally:
@@ -185,7 +187,9 @@ def _is_its_map(module: Any, inputs: tuple, named: dict[str, Any], out: Any) -> 
             expected = kind._conv_forward(module, *inputs, **named, weight=module.weight, bias=module.bias)
         else:
             expected = kind.forward(module, *inputs, **named)
-    except (RuntimeError, TypeError, ValueError):
+    except (RuntimeError, TypeError, ValueError) as error:
+        if is_of_device(error):
+            raise
         return False
     if not isinstance(out, Tensor) or out.shape != expected.shape:
         return False

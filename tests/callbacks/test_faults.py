@@ -19,8 +19,9 @@ from torch import nn
 import callbacks
 from callbacks.context import MeasureContext
 from callbacks.log import flatten, is_number
-from callbacks.measure import Measure, StatefulMeasure, is_fatal, ran_out_of_memory
+from callbacks.measure import Measure, StatefulMeasure, is_fatal
 from lightning_app.common.errors import UserError
+from lightning_app.common.isolation import ran_out_of_memory
 from lightning_app.measures import recalibrated
 from lightning_app.modules import Arm
 from lightning_app.networks import CifarResNet

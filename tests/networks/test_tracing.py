@@ -1,6 +1,7 @@
 """Which weights can be measured: found by following a sample, and a reason for every other one."""
 
 from functools import partial
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -108,6 +109,13 @@ def test_a_survey_leaves_no_trace():
 def test_a_sample_that_the_net_cannot_take_is_an_error():
     with pytest.raises(UserError, match=r"cannot take samples of shape \(5,\): .*mat1 and mat2"):
         survey(nn.Sequential(nn.Linear(4, 3)), torch.zeros(1, 5))
+
+
+def test_memory_that_runs_out_is_no_fault_of_the_sample():
+    net = nn.Sequential(Checking(1, 2, 3))
+    net[0].register_forward_hook(Mock(side_effect=torch.OutOfMemoryError("CUDA out of memory.")))
+    with pytest.raises(torch.OutOfMemoryError):
+        survey(net, torch.zeros(1, 1, 6, 6))
 
 
 @pytest.mark.parametrize("net", [nn.Linear(4, 2), nn.Conv2d(1, 2, 3)])

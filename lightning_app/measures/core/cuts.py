@@ -22,10 +22,9 @@ from torch import Tensor, nn
 from torch.func import jvp
 
 from lightning_app.common.calls import blank
-from lightning_app.common.isolation import attention_written_out
+from lightning_app.common.isolation import attention_written_out, is_of_device
 from lightning_app.measures.core.channels import Channels
 from lightning_app.measures.core.hooks import (
-    OF_THE_DEVICE,
     WatchRelus,
     call_with,
     check_evaluating,
@@ -101,9 +100,9 @@ class CutNet:
         for count in (1, len(clean[at][few])):
             try:
                 found = _ForwardPass(self._net, at, clean[at][few])(self._black(count)).signals
-            except OF_THE_DEVICE:
-                raise
-            except RuntimeError:  # one sample, or its number, came round it, and does not go with two
+            except RuntimeError as error:  # one sample, or its number, came round it, and does not go with two
+                if is_of_device(error):
+                    raise
                 self._together.add(at)
             else:
                 return all(

@@ -18,13 +18,12 @@ from torch.overrides import TorchFunctionMode
 
 from lightning_app.common.calls import call, sample_tensors
 from lightning_app.common.errors import UserError
-from lightning_app.common.isolation import tensors_in, unwrapped
+from lightning_app.common.isolation import is_of_device, tensors_in, unwrapped
 
 _IN_PLACE = {torch.relu_, Tensor.relu_}
 RELUS = {F.relu, torch.relu, Tensor.relu} | _IN_PLACE  # nn.ReLU calls F.relu; F.relu_ is torch.relu_
 
 HALF = (torch.bfloat16, torch.float16)
-OF_THE_DEVICE = (torch.OutOfMemoryError, torch.AcceleratorError)  # what these say is not about the net, or its loss
 _MOVING = (_DropoutNd, nn.RReLU)  # compute something else in training mode; normalisations: see `check_evaluating`
 _RATES = ("p", "dropout", "drop_prob")  # also of attention, LSTMs, StochasticDepth of torchvision, DropPath of timm
 
@@ -105,9 +104,9 @@ def in_float32(net: nn.Module, samples: Sequence[Any]) -> tuple[nn.Module, list[
     wide = [inputs.to(dtype=torch.float32) if each else inputs for inputs, each in zip(samples, half)]
     try:
         call(copied, wide[0])
-    except OF_THE_DEVICE:
-        raise
-    except RuntimeError:
+    except RuntimeError as error:
+        if is_of_device(error):
+            raise
         return net, [*samples]
     return copied, wide
 

@@ -19,9 +19,9 @@ from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 
 from lightning_app.common.calls import form_of
 from lightning_app.common.errors import UserError
-from lightning_app.common.isolation import unwrapped
+from lightning_app.common.isolation import is_of_device, unwrapped
 from lightning_app.identity import shortcut
-from lightning_app.measures.core.hooks import HALF, OF_THE_DEVICE, check_evaluating, sample_norms, shared_copy
+from lightning_app.measures.core.hooks import HALF, check_evaluating, sample_norms, shared_copy
 from lightning_app.measures.core.losses import (
     Loss,
     ReturnedLoss,
@@ -264,9 +264,9 @@ class _Means:
             return True
         try:
             return no_mean(lambda x: _wide(self._net(x)), samples, self._loss) is None
-        except (*OF_THE_DEVICE, UserError):
-            raise
-        except (IndexError, RuntimeError, ValueError):  # of a loss of pairs, for example, which takes no single sample
+        except (IndexError, RuntimeError, ValueError) as error:  # a loss of pairs, for example, takes no single sample
+            if is_of_device(error) or isinstance(error, UserError):
+                raise
             return True
 
 

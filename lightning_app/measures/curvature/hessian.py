@@ -29,8 +29,15 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from lightning_app.common.calls import adapt
 from lightning_app.common.errors import UserError
-from lightning_app.common.isolation import attention_written_out, trained_weights, unrounded, with_float64
-from lightning_app.measures.core.hooks import OF_THE_DEVICE, check_evaluating, nearly_same, own_copy, shared_copy
+from lightning_app.common.isolation import (
+    attention_written_out,
+    is_of_device,
+    ran_out_of_memory,
+    trained_weights,
+    unrounded,
+    with_float64,
+)
+from lightning_app.measures.core.hooks import check_evaluating, nearly_same, own_copy, shared_copy
 from lightning_app.measures.core.losses import Batches, Loss, counted, cross_entropy, no_mean
 from lightning_app.measures.curvature.bilinear import BilinearConvolutions
 
@@ -203,9 +210,9 @@ class Hessian(ParameterMap):
         outputs = self._net(inputs)
         try:
             self._loss(*_in_dtype(torch.float64, outputs, labels))
-        except OF_THE_DEVICE:
-            raise
-        except Exception:  # a foreign loss refuses as it likes; what else is wrong shows when it is computed
+        except Exception as error:  # a foreign loss refuses as it likes; what else is wrong shows when it is computed
+            if is_of_device(error):
+                raise
             return torch.float32
         return torch.float64
 
@@ -244,9 +251,9 @@ class Hessian(ParameterMap):
         few = tuple(part.to(device) for part in self._few())
         try:
             Hessian(own_copy(self._net).to(device), [few], self._loss, [*self.parameters], double=True)
-        except OF_THE_DEVICE:
-            raise
-        except Exception:
+        except Exception as error:
+            if is_of_device(error):
+                raise
             return False
         return True
 
@@ -266,8 +273,8 @@ class Hessian(ParameterMap):
         try:
             pieces = [(inputs, *self._for_loss(labels)) for inputs, labels in self._chunks]
             differing = no_mean(lambda inputs: self._for_loss(self._net(inputs))[0], pieces, self._loss)
-        except torch.OutOfMemoryError:
-            if any(len(labels) > 1 for _, labels in self._chunks):
+        except Exception as error:
+            if not ran_out_of_memory(error) or any(len(labels) > 1 for _, labels in self._chunks):
                 raise
             return  # there is no room for two samples
         if differing and self._draws(pieces[0][0][:2]):
