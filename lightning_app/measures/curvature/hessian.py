@@ -50,7 +50,7 @@ CHECKED = 8  # samples on which the symmetry of H is tried
 # Of ||H v||: float32 leaves 1e-6 where the outputs are logits, a wrong second derivative 1e-3 and more.
 ASYMMETRY = 1e-4
 ROUNDING = 1e-2  # of ||H v||, in float32 behind a LogSoftmax: products are then wrong by about as much
-ADVICE = "leave HessianSpectrum and DrivingForce out of trainer.callbacks."
+ADVICE = "leave HessianSpectrum and DrivingForce out of trainer.callbacks (in Python: of `measures`)."
 # In torch's own words; and behind a once_differentiable function, which is silently skipped, as if there were no curvature.
 UNDIFFERENTIABLE = ("not implemented", "not differentiable", "differentiate twice", "incompatible with")
 DEAD_END = "torch::autograd::Error"

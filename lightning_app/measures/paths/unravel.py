@@ -43,7 +43,7 @@ from lightning_app.common.calls import Inputs, call, takes
 from lightning_app.common.errors import UserError
 from lightning_app.common.isolation import tensors_in
 
-LEAVE = "leave EffectiveDepth out of trainer.callbacks."
+LEAVE = "leave EffectiveDepth out of trainer.callbacks (in Python: of `measures`)."
 WRITTEN = (
     "this net cannot be resolved by path length, because it writes signals into a part of a tensor or into an "
     f"existing tensor: use sums and torch.cat, or {LEAVE}"
