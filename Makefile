@@ -4,9 +4,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 
 KILLS ?= 20
+TESTS ?= tests
 DATA ?= data
 
-.PHONY: quickstart test wheel soak guard bench docs lint clean
+.PHONY: quickstart test lowest wheel soak guard bench docs lint clean
 
 # One thread: for nets this small a second one helps only on an idle machine, and slows things down on a busy one.
 quickstart: $(VENV)/.installed
@@ -16,6 +17,13 @@ quickstart: $(VENV)/.installed
 # which tests go to which worker.
 test: $(VENV)/.installed-test
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+
+# The tests with the lowest versions that pyproject.toml admits, in an environment of their own: gigabytes more.
+lowest:
+	$(PYTHON) -m venv $(VENV)/lowest
+	$(VENV)/lowest/bin/python -m pip install --quiet --disable-pip-version-check uv
+	$(VENV)/lowest/bin/uv pip install --quiet --python $(VENV)/lowest --resolution lowest-direct -e '.[test]'
+	OMP_NUM_THREADS=1 $(VENV)/lowest/bin/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(TESTS)
 
 # Builds the wheel into build/wheel, and tests that it works in an environment of its own, without the checkout.
 wheel: $(VENV)/.installed-test
