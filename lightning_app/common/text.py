@@ -15,21 +15,6 @@ HIDDEN = re.compile(
 BAR = r"\|"  # in Markdown
 LONGEST = 120  # bytes of a file's name without its ending; file systems take 255
 FORMULA = ("=", "+", "-", "@", "\t", "\r")
-LATEX = {
-    **{letter: f"\\{letter}" for letter in "&%$#_{}"},
-    **{"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"},
-    **{
-        "<": r"\textless{}",
-        ">": r"\textgreater{}",
-        "|": r"\textbar{}",
-        '"': r"\textquotedbl{}",
-        "`": r"\textasciigrave{}",
-    },
-    **{"λ": r"$\lambda$", "μ": r"$\mu$", "ρ": r"$\rho$", "ε": r"$\varepsilon$", "Σ": r"$\Sigma$", "‖": r"$\|$"},
-    **{"≥": r"$\geq$", "≤": r"$\leq$", "≠": r"$\neq$", "±": r"$\pm$", "×": r"$\times$", "√": r"$\surd$", "−": "$-$"},
-    **{"²": r"$^2$", "–": "--", "’": "'", "“": "``", "”": "''", "⟨": r"$\langle$", "⟩": r"$\rangle$", "τ": r"$\tau$"},
-    **{"∈": r"$\in$", "∞": r"$\infty$", "…": r"\dots{}", "→": r"$\to$", "\n": " "},
-}
 
 
 def visible(text: str) -> str:
@@ -65,15 +50,6 @@ def _is_number(text: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def escaped_latex(text: str) -> str:
-    """The text as LaTeX sets it, also with pdflatex as far as the page's own symbols go.
-
-    >>> escaped_latex("50%_$x$, |λ| ≥ 1")
-    '50\\\\%\\\\_\\\\$x\\\\$, \\\\textbar{}$\\\\lambda$\\\\textbar{} $\\\\geq$ 1'
-    """
-    return "".join(LATEX.get(letter, letter) for letter in visible(text))
 
 
 def markdown_row(cells: Iterable[object]) -> str:

@@ -8,8 +8,9 @@ from enum import StrEnum
 
 import numpy as np
 
+from lightning_app.common.latex import escaped
 from lightning_app.common.numbers import brief, epoch_text, plural, whole
-from lightning_app.common.text import escaped_latex, printable
+from lightning_app.common.text import printable
 from lightning_app.compare.sides import Sides, lower_is_better
 from lightning_app.runs import Net
 from lightning_app.statistics.paired import CONFIDENCE, Spread, differences, error_at_risk, spread
@@ -232,8 +233,8 @@ def latex(finding: Finding) -> str:
     lost += [f"{finding.left_out} left out"] * (finding.left_out > 0)
     pairs = f"{finding.pairs}" + f" ({', '.join(lost)})" * bool(lost)
     cells = [
-        escaped_latex(finding.name),
-        escaped_latex(finding.at),
+        escaped(finding.name),
+        escaped(finding.at),
         pairs,
         *(_math(f"{brief(s.mean, sd=s.sd)}") for s in (a, b)),
     ]

@@ -2,7 +2,7 @@
 
 Names are the page's anchors: ``learning-train-risk.pdf`` is the panel of that id, ``learning-curves.csv`` the data behind
 its figure, ``headline-table-1.tex`` the first table of the section *headline*. A panel is drawn anew with its legend below
-it: vectors, with fonts embedded. Numbers in CSV have all their digits; in LaTeX (booktabs) those of the page.
+it: vectors, with fonts embedded. Numbers in CSV have all their digits; in LaTeX those of the page.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -12,7 +12,8 @@ from pathlib import Path
 
 from lightning_app.common.errors import UserError
 from lightning_app.common.files import with_folder, write_atomically
-from lightning_app.common.text import escaped_latex, file_name, unlike
+from lightning_app.common.latex import table as in_latex
+from lightning_app.common.text import file_name, unlike
 from lightning_app.report.blocks import Cell, Figure, Section, Table, csv_text
 
 FORMATS = ("pdf", "svg", "csv", "latex")
@@ -75,22 +76,14 @@ def _padded(table: Table) -> list[list[Cell]]:
 
 
 def latex(table: Table, label: str) -> str:
-    """A ``table`` environment with booktabs' rules; columns of numbers to the right."""
+    """The table in LaTeX; columns of numbers to the right."""
     rows = _padded(table)
     numeric = [all(row[i].exact or row[i].text in ("–", "") for row in rows) for i in range(len(table.head))]
-    columns = "".join("r" if right else "l" for right in numeric)
-    body = [_line(f"{cell.text} ({cell.note})".lstrip() if cell.note else cell.text for cell in row) for row in rows]
     title = table.title + "." if table.title and table.title[-1] not in ".?!" else table.title
-    caption = escaped_latex(" ".join(filter(None, (title, table.caption))))
-    lines = [
-        *("% \\usepackage{booktabs}", "\\begin{table}", "\\centering", f"\\begin{{tabular}}{{{columns}}}"),
-        *("\\toprule", _line(table.head), "\\midrule", *body, "\\bottomrule", "\\end{tabular}"),
-        *(f"\\caption{{{caption}}}", f"\\label{{tab:{label}}}", "\\end{table}", ""),
-    ]
-    return "\n".join(lines)
+    caption = " ".join(filter(None, (title, table.caption)))
+    return in_latex(table.head, [[_with_note(cell) for cell in row] for row in rows], numeric, caption, label)
 
 
-def _line(cells: Iterable[str]) -> str:
-    r"""Cells between &; braces around the first, which LaTeX would take for an option of \\ if it began with [ or *."""
-    first, *others = map(escaped_latex, cells)
-    return " & ".join([f"{{{first}}}" if first[:1] in ("[", "*") else first, *others]) + r" \\"
+def _with_note(cell: Cell) -> str:
+    note = cell.note if not cell.note or cell.note.startswith(("(", "[")) else f"({cell.note})"
+    return " ".join(filter(None, (cell.text, note)))

@@ -46,7 +46,7 @@ CAPTION = (
     "the norm of the residual, and at least the rounding error (in single precision 8e-6 of the largest |λ|). “Not "
     "converged”: the residual exceeds the requested share of |λ|; do not rely on such a number. ± beside trace and norm: "
     "one standard error over random starts. No ±: computed exactly. Leading, on ID entries: share of the leading "
-    "eigenvector’s square that lies there; in small type, what it would be if spread evenly over all parameters."
+    "eigenvector’s square that lies there; beside it, what it would be if spread evenly over all parameters."
 )
 PARTS = (
     "The same for diagonal blocks of H: of the ID entries (id), of all other parameters (rest), and of the weights and "

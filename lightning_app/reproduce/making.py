@@ -87,13 +87,12 @@ def judged(asked: Reproduction, runs: Path) -> Made:
             figures.mark_empty(figure)
             figures.note(figure, f"{asked.key}, {standing}")
             figures.save(figure, folder, "figure")
-    table = tables.frame(judged_rows)
-    for name, text in tables.texts(table, head(asked, standing)).items():
+    for name, text in texts(asked, judged_rows, standing).items():
         write_atomically(folder / name, text.encode())
     counts = counts_of(judged_rows)
     record = described(evidence) | {"rendered": made_with(), "counts": counts, "rows": judged_rows}
     write_atomically(folder / RECORD, (json.dumps(record, indent=1, ensure_ascii=False) + "\n").encode())
-    return Made(folder, in_words(counts), tables.shown(table), standing)
+    return Made(folder, in_words(counts), tables.shown(tables.frame(judged_rows)), standing)
 
 
 def rows(evidence: Evidence) -> list[dict[str, Any]]:
@@ -142,13 +141,16 @@ def keep_evidence(asked: Reproduction, runs: Path) -> bool:
     return any([job.keep(runs, asked.out, read.get(job.name, set())) for job in asked.jobs])
 
 
-def head(asked: Reproduction, standing: str) -> str:
-    lines = [
-        f"# {asked.key}: {asked.artefact.title}",
+def texts(asked: Reproduction, judged_rows: list[dict[str, Any]], standing: str) -> dict[str, str]:
+    """An artefact's tables as files, by name."""
+    title, evidence = f"{asked.key}: {asked.artefact.title}", f"Evidence, {standing}."
+    head = [
+        f"# {title}",
         asked.paper.title,
-        f"Evidence, {standing}.",
+        evidence,
         f"Conventions. {asked.artefact.convention}",
         f"`{asked.command}`. Numbers of each seed, and which commit trained or computed them on what "
         f"machine: {RECORD}. `python main.py verify {asked.key}` judges again.",
     ]
-    return "\n\n".join(lines)
+    label = asked.key.replace("/", "-")
+    return tables.texts(tables.frame(judged_rows), "\n\n".join(head), f"{title}. {evidence}", label)

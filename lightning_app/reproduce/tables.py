@@ -6,12 +6,14 @@ from typing import Any
 
 import pandas as pd
 
+from lightning_app.common import latex
 from lightning_app.common.numbers import brief
 from lightning_app.common.text import markdown_row
 from lightning_app.papers.records import number, reduced_of, value, verdict_of, words_of_test
 
 COLUMNS = ["quantity", "class", "convention", "paper", "ours", "sd", "n", "ratio"]
 COLUMNS += ["verdict", "why", "test", "reduced", "seeds"]
+NUMBERS = ("ours: mean ± sd (n)", "ratio")
 
 
 def frame(rows: Sequence[dict[str, Any]]) -> pd.DataFrame:
@@ -38,19 +40,23 @@ def _line(row: dict[str, Any], reading: dict[str, Any], first: bool) -> dict[str
     }
 
 
-def texts(table: pd.DataFrame, head: str) -> dict[str, str]:
+def texts(table: pd.DataFrame, head: str, caption: str, label: str) -> dict[str, str]:
     """table.md, table.csv (all digits, and each seed's) and table.tex, by name.
 
     Args:
         head: Markdown above the table: what it is, its convention, and what made it.
+        caption: of the table in LaTeX.
+        label: the same, behind ``tab:``.
     """
     read = shown(table)
     rule = "|" + "---|" * len(read.columns)
     markdown = "\n".join([markdown_row(read.columns), rule, *map(markdown_row, read.itertuples(index=False))])
+    own = read.drop(columns=["why", "test"])
+    numeric = [name in NUMBERS for name in own.columns]
     return {
         "table.md": f"{head}\n\n{markdown}\n",
         "table.csv": table.to_csv(index=False, lineterminator="\n"),
-        "table.tex": read.drop(columns=["why", "test"]).to_latex(index=False, escape=True),
+        "table.tex": latex.table([*own.columns], own.to_numpy().tolist(), numeric, caption, label),
     }
 
 
@@ -65,8 +71,8 @@ def shown(table: pd.DataFrame) -> pd.DataFrame:
             "class": table["class"].where(first, ""),
             "convention": table["convention"],
             "paper": [brief(value) for value in table["paper"]],
-            "ours: mean ± sd (n)": ours,
-            "ratio": [brief(value, 3) for value in table["ratio"]],
+            NUMBERS[0]: ours,
+            NUMBERS[1]: [brief(value, 3) for value in table["ratio"]],
             "verdict": table["verdict"],
             "reduced scale": table["reduced"],
             "why": table["why"],

@@ -30,7 +30,7 @@ from lightning_app.papers import PAPERS, find
 from lightning_app.papers.parts import PAPER, REDUCED
 from lightning_app.papers.records import RECORD, counts_of, read_record, value
 from lightning_app.papers.verdicts import in_words
-from lightning_app.reproduce import making, tables
+from lightning_app.reproduce import making
 from lightning_app.reproduce.evidence import Reproduction
 from lightning_app.reproduce.job import JobOptions
 from lightning_app.reproduce.packing import MANIFEST, damage, file_digest
@@ -349,7 +349,7 @@ def _made_of_rows(asked: Reproduction, record: dict[str, Any]) -> Iterator[Check
     counted, again = record["counts"], counts_of(record["rows"])
     different = f"recorded {in_words(counted)}; its rows say {in_words(again)}"
     yield Check("counts", "" if _equal(counted, again) else different)
-    texts = tables.texts(tables.frame(record["rows"]), making.head(asked, record["standing"]))
+    texts = making.texts(asked, record["rows"], record["standing"])
     wrong = [said for name, text in texts.items() if (said := _other_text(asked.folder / name, text))]
     yield Check("tables", "; ".join(wrong))
 

@@ -101,6 +101,8 @@ def test_tables_in_latex():
     assert r"\label{tab:weights-table-1}" in text
     assert r"\caption{T. \textbar{}" in text
     assert r"\caption{Why? A}" in latex(Table("A", ["a"], [], title="Why?"), "weights-table-2")
+    noted = [[Cell("1", "1.0", note="3 units"), Cell("2", "2.0", note="[1, 3]")]]
+    assert r"1 (3 units) & 2 [1, 3] \\" in latex(Table("A", ["a", "b"], noted), "weights-table-3")
     body = text.split("\\midrule")[1].split("\\bottomrule")[0]
     assert all(line.count("&") - line.count(r"\&") == 1 for line in body.strip().splitlines())
 

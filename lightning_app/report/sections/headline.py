@@ -26,8 +26,8 @@ GAP = "gap: {unseen} − train error"
 CAPTION = (
     "Values after the last epoch, not the best one. L: mean {loss} over the training samples. C: L plus the weight "
     "penalty as trained; the tables of Yu & Tomasi (2019) count the penalty as (λ/2)‖w‖²/B, where B is the batch size. "
-    "E: share of {unseen} samples classified wrongly. A dash: not measured. An epoch in small type: the last one at "
-    "which this number was measured. All digits: hover over a number, or write the tables as files (report --export csv)."
+    "E: share of {unseen} samples classified wrongly. A dash: not measured. An epoch beside a number: the last one at "
+    "which this number was measured."
 )
 
 

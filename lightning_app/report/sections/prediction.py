@@ -39,7 +39,7 @@ WHAT = (
     "each: its means over seeds."
 )
 CAPTION = (
-    "Sorted by |τ| over all nets. In small type: 95 % score interval, which assumes independent nets and roughly normal "
+    "Sorted by |τ| over all nets. Beside τ: 95 % score interval, which assumes independent nets and roughly normal "
     f"values; there is none with fewer than {ENOUGH_PAIRS} pairs. q: expected share of false findings if this measure and "
     f"all with a smaller q are called findings (Benjamini and Hochberg, over all {{count}} measures, including those of "
     "single layers). n: nets that have the measure. τ, risk gap: over all nets, with the gap in risk instead of error. "

@@ -23,7 +23,7 @@ WHAT = (
     "rebuilt: the text at hand had lost the formula of this statement. Checked: an identity, or an addition that no "
     "paper states. Described: a number without a test. Not tested: the row says what is missing. With fewer epochs than "
     "the paper, only orderings and ratios are judged: agrees, disagrees, or undecided. An interval that contains 0 "
-    "leaves the sign unresolved; it does not mean that there is no difference. Paper: what it prints; in small type, our "
+    "leaves the sign unresolved; it does not mean that there is no difference. Paper: what it prints; beside it, our "
     "test of it, and what the test would let pass where that is much. Ours: mean ± sample standard deviation over seeds "
     "(number of seeds)."
 )
