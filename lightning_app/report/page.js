@@ -506,7 +506,7 @@ function heat(title, {names, epochs, back, cells, low, high, stops}, pick) {
       event.preventDefault();
       put(step.map((each, k) => each + at[k]), event.key === "Enter");
     }}, map, line, mark);
-  const listing = node("div", {class: "scroll"}), table = node("details", {toggle: () => listing.replaceChildren(rowsOf([["layer", ...epochs], ...cells.map((row, i) => [names[i], ...row.map(value => digits(back(value)))])]))},
+  const listing = node("div", {class: "scroll", tabindex: 0}), table = node("details", {toggle: () => listing.replaceChildren(rowsOf([["layer", ...epochs], ...cells.map((row, i) => [names[i], ...row.map(value => digits(back(value)))])]))},
     node("summary", {}, "table"), listing);
   const box = node("div", {class: "map", style: `--n:${names.length};--m:${epochs.length}`}, node("h3", {}, title), ticks("layers", names.map((name, i) => /\d[._-]/.test(names) ? i + 1 : +name.slice(5)), 10),
     grid, strip, ticks("shades", [low, (low + high) / 2, high].map(each => back(each).toPrecision(3)), 3), ticks("epochs", epochs.map(brief), 6), table);
@@ -540,7 +540,7 @@ function paint(measure, box, behind) {
 function maps() {
   if (!layers.size) return;
   const select = node("select", {change: () => change({map: select.value}, true)}, ...[...layers.keys()].map(value => node("option", {value}, value)));
-  const box = node("div", {class: "maps"}), behind = node("div", {class: "scroll", "aria-live": "polite"});
+  const box = node("div", {class: "maps"}), behind = node("div", {class: "scroll", tabindex: 0, "aria-live": "polite"});
   atlas.prepend(node("label", {}, "measure ", select), box, behind);
   let painted = "";
   hooks.push(() => {

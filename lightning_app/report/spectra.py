@@ -150,7 +150,7 @@ def table(page: PageData, prefix: str, title: str) -> Table:
     if endless := any(math.inf in each for each in highs):
         counts = [Cell(f"{each.count(math.inf)} of {len(each)}" if each else "–") for each in highs]
         rows.insert([*names].index(UPPER) + 2, [Cell(ENDLESS.replace(" ", "\u00a0")), *counts])
-    return Table(CAPTION + OF_ENDLESS * endless, ["", *(label for label, _ in columns)], rows, title=title)
+    return Table(CAPTION + OF_ENDLESS * endless, ["quantity", *(label for label, _ in columns)], rows, title=title)
 
 
 def tables_of_parts(page: PageData, prefix: str) -> list[Table]:

@@ -144,7 +144,7 @@ def _depth(page: PageData) -> list[Table | Figure]:
             numbers = ([net.at(f"{DEPTH}/{field}", epoch) for net in nets] for field in DEPTHS)
             rows.append([Cell(label), Cell(joined([epoch])), *map(mean_cell, numbers)])
     caption = DEPTH_TABLE + _without_depth(page, measured)
-    table = Table(caption, ["", "epoch", *DEPTHS.values()], rows, title="Effective depth")
+    table = Table(caption, ["net", "epoch", *DEPTHS.values()], rows, title="Effective depth")
     return [table, _depth_over_epochs(measured), *_by_length(measured)]
 
 
@@ -292,7 +292,7 @@ def _forces(page: PageData) -> list[Table | Figure]:
         for share, title in SHARES.items()
     ]
     return [
-        Table(FORCES_TABLE, ["", *head], rows, title="Driving force"),
+        Table(FORCES_TABLE, ["net", *head], rows, title="Driving force"),
         *figure_of_curves(on_lambda, "ensembles-forces", FORCES_OVER_EPOCHS, curves, columns=2),
     ]
 

@@ -75,7 +75,7 @@ def _table(net: PageNet, forms: Sequence[str]) -> Table:
     fields = [field for field in FIELDS if any(f"{prefix}/{field}" in net.names for prefix, _ in columns)]
     rows = [[Cell(FIELDS[field]), *(_cell(net, prefix, field, epoch) for prefix, epoch in columns)] for field in fields]
     head = [f"{'w = t' if same else OBJECTS[prefix]}, epoch {figures.joined([epoch])}" for prefix, epoch in columns]
-    return Table("", ["", *head], rows, title=net.label, folded="first and last epoch")
+    return Table("", ["quantity", *head], rows, title=net.label, folded="first and last epoch")
 
 
 def _cell(net: PageNet, prefix: str, field: str, epoch: float) -> Cell:
