@@ -1,7 +1,10 @@
-"""Where steps go into graphs: a GPU, or on a CPU a stand-in for torch.cuda, or the same work without any capture."""
+"""Where steps go into graphs: a GPU, or on a CPU a stand-in for torch.cuda, or the same work without any capture.
+
+And where two devices matter: a GPU, or one that is pretended.
+"""
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 from unittest import mock
@@ -11,6 +14,7 @@ import torch
 
 from lightning_app.modules import ImageClassifier, backends, graphs
 from tests.banks import classifier, digits, trainer
+from tests.gpu.pretended import pretended_gpu, strategy
 from tests.gpu.stand_in import stand_in
 
 CUDA = torch.cuda.is_available()
@@ -95,3 +99,10 @@ def captures(target: Target, request: pytest.FixtureRequest) -> Target:
     if "uncaptured" in request.node.name:
         pytest.skip("nothing is captured")
     return target
+
+
+@pytest.fixture
+def gpu() -> Iterator[dict[str, Any]]:
+    """Within it "cuda" is a device, a pretended one where there is none; options of a trainer that trains there."""
+    with nullcontext() if CUDA else pretended_gpu():
+        yield {"accelerator": "gpu", "devices": 1} if CUDA else {"accelerator": "auto", "strategy": strategy()}

@@ -4,7 +4,7 @@ A graph records every operation between the begin and the end of its capture, le
 again in a replay, on the same memory. Within a capture it is an error, as on a device, to read a value on the host, to copy from
 there, and to use a stream that was not forked from the capturing one and joined again. A graph keeps alive what was made in it
 and nothing else: a replay on memory that has been freed is an error, where a device would read whatever lies there now. What it
-cannot show: two devices, kernels that compete, an allocator. Compiled nets run past it.
+cannot show: two devices (see `pretended`), kernels that compete, an allocator. Compiled nets run past it.
 """
 
 import gc
@@ -196,9 +196,13 @@ def stand_in() -> Iterator[list[CUDAGraph]]:
             modes.enter_context(NoHostReads())
             modes.enter_context(NoWaiting())
 
-    parts = {"Stream": Stream, "stream": _stream, "CUDAGraph": made, "graph": _graph, "synchronize": lambda: None}
+    parts = {"Stream": Stream, "stream": _stream, "CUDAGraph": made, "graph": _graph, "synchronize": lambda *_: None}
     parts |= {"current_stream": lambda: Stream.current, "graph_pool_handle": lambda: (0, 0)}
-    parts |= {"get_rng_state": torch.get_rng_state, "get_sync_debug_mode": lambda: 0, "set_sync_debug_mode": set_mode}
+    parts |= {
+        "get_rng_state": lambda *_: torch.get_rng_state(),
+        "get_sync_debug_mode": lambda: 0,
+        "set_sync_debug_mode": set_mode,
+    }
     with (
         modes,
         mock.patch.multiple(torch.cuda, **parts),
