@@ -161,8 +161,10 @@ def not_finite(members: Iterable[Member]) -> set[tuple[str, str]]:
         for key, value in net.state_dict().items()
         if isinstance(value, Tensor)  # a net's `get_extra_state` may be anything
     }
-    finite = torch.stack([value.isfinite().all() for value in state.values()]).tolist()  # one look at the device
-    return {key for key, fine in zip(state, finite) if not fine}
+    finite = [value.isfinite().all() for value in state.values()]
+    there = finite[0].device  # extra state may lie elsewhere
+    looked = torch.stack([each.to(there) for each in finite]).tolist()  # one look at the device
+    return {key for key, fine in zip(state, looked) if not fine}
 
 
 def _trained(optimizer: Optimizer) -> list[nn.Parameter]:

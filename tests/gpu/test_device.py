@@ -99,6 +99,22 @@ def test_a_step_of_the_loop_has_one_device_and_waits_for_nothing(gpu, name):
             assert (ours - theirs).norm() <= (1e-9 * theirs.norm() + 1e-12 if CUDA else 0)
 
 
+class Extra(nn.Sequential):
+    """Its extra state lies on a CPU wherever its weights lie, as that of layers in eight bits."""
+
+    def get_extra_state(self):
+        return torch.ones(3)
+
+    def set_extra_state(self, state):
+        pass
+
+
+def test_extra_state_may_lie_on_a_cpu(gpu):
+    module = classifier(net=lambda: Extra(nn.Flatten(), nn.Linear(3072, 10)), backend="loop")
+    trainer(1, limit_val_batches=0, **gpu).fit(module, datamodule=digits())
+    assert module.trainer.global_step == 4
+
+
 @pytest.mark.skipif(CUDA, reason="there is a GPU")
 def test_a_graph_is_of_one_device():
     """With the stand-in for graphs on the pretended GPU: other tests capture on a CPU, which is one device."""
