@@ -365,6 +365,7 @@ class ImageClassifier(pl.LightningModule):
     def on_train_start(self) -> None:
         buffers = {(name, key) for name, net in self.members for key, _ in net.named_buffers(remove_duplicate=False)}
         self._masks = not_finite(self.members) & buffers  # those of attention are -inf
+        optimizing.lay_out(self.trainer.optimizers[0])
         if self.ema_decay is not None:
             pairs = [(self.averages[member.name], member.net) for member in self.own]
             begun = bool(pairs[0][0].n_averaged)  # the same for all, and asked once: a device has to be waited for

@@ -158,6 +158,20 @@ def step(optimizer: LightningOptimizer, gradients: Callable[[], Tensor | None], 
         raise UserError(late)
 
 
+@torch.no_grad()
+def lay_out(optimizer: Optimizer) -> None:
+    """Lay out in memory what an optimizer keeps of each weight as the weight, after a resume in another memory format.
+
+    torch keeps a checkpoint's layout. A fused step takes the memory of both in one order, and would give a weight the momentum
+    of others.
+    """
+    for weight, kept in optimizer.state.items():
+        for name, value in kept.items() if isinstance(kept, dict) else ():
+            strided = isinstance(value, Tensor) and value.layout == weight.layout == torch.strided
+            if strided and value.shape == weight.shape and value.stride() != weight.stride():
+                kept[name] = torch.empty_like(weight, dtype=value.dtype).copy_(value)
+
+
 def step_schedule(scheduler: Any) -> None:
     """One step of a schedule.
 

@@ -178,6 +178,22 @@ def test_a_resumed_run_is_the_one_that_went_on(tmp_path, options):
         assert same_weights(whole.nets, resumed.nets)
 
 
+@pytest.mark.parametrize("fused", [True, False])
+@pytest.mark.parametrize(
+    "make", [partial(torch.optim.SGD, lr=0.05, momentum=0.9), torch.optim.Adam], ids=["sgd", "adam"]
+)
+def test_a_run_that_is_resumed_in_another_memory_format_keeps_each_weights_momentum(tmp_path, make, fused):
+    """As one that moves from a CPU to a GPU. A fused step would pair what lies at the same place in memory."""
+    options = {"optimizer": partial(make, fused=fused), "arms": {"residual": arm(True)}}
+    save = ModelCheckpoint(tmp_path, filename="there", every_n_train_steps=STEPS // 2, save_top_k=1)
+    whole = fit(classifier(**options, channels_last=True), enable_checkpointing=True, callbacks=[save])
+    resumed, run = classifier(**options, channels_last=False), trainer(2)
+    run.fit(resumed, datamodule=digits(), ckpt_path=tmp_path / "there.ckpt")
+    for ours, theirs in zip(resumed.nets.parameters(), whole.nets.parameters(), strict=True):
+        assert torch.allclose(ours, theirs, rtol=1e-4, atol=1e-6)
+        assert all(kept.stride() == ours.stride() for kept in run.optimizers[0].state[ours].values() if kept.ndim)
+
+
 @pytest.mark.parametrize(
     "changed",
     [
