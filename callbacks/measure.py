@@ -35,6 +35,7 @@ from lightning_app.common.isolation import (
     ran_out_of_memory,
     uncompiled,
     unrounded,
+    wait_for,
     without_weight_hooks,
 )
 
@@ -132,6 +133,7 @@ class Measure(EpochCallback):
     @override
     @rank_zero_only
     def observe(self, trainer: pl.Trainer, pl_module: pl.LightningModule, epoch: float) -> None:
+        wait_for(pl_module.device)  # a GPU may have steps to make yet, which are no cost of measuring
         start = time.perf_counter()
         contexts = contexts_of(trainer, pl_module, epoch)
         with unlogged(pl_module):

@@ -167,6 +167,7 @@ class TwinDivergence(LoggingCallback):
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         if not self._pairs:
             return
+        wait_for(pl_module.device)
         start = time.perf_counter()
         if not trainer.is_last_batch:  # training ends here
             gather_members(pl_module)

@@ -2,6 +2,7 @@
 
 import gc
 import re
+import time
 from functools import partial
 
 import numpy as np
@@ -162,6 +163,32 @@ def _flat(found):
     for key, value in flatten(found):
         if is_number(value):
             yield key, float(value)
+
+
+class Queues(pl.Callback):
+    """After each step of a device so much is left to do: whoever asks it for a number waits so long."""
+
+    left = passed = 0.0
+
+    def finish(self, *_):
+        self.passed, self.left = self.passed + self.left, 0.0
+
+    def on_train_batch_end(self, *_):
+        self.left = 100.0
+
+
+@pytest.mark.skipif(CUDA, reason="there is a GPU")
+@pytest.mark.parametrize("make", [callbacks.WeightMass, callbacks.TwinDivergence])
+def test_what_training_has_left_to_do_is_no_cost_of_a_measure(monkeypatch, make):
+    queue, measure, clock = Queues(), make(every_n_steps=3), time.perf_counter
+    monkeypatch.setattr(time, "perf_counter", lambda: clock() + queue.passed)
+    with pretended_gpu() as gpu:
+        monkeypatch.setattr(torch.cuda, "synchronize", queue.finish)
+        monkeypatch.setattr(gpu, "wait", queue.finish)
+        bank = classifier({"residual": arm(True), "twin": Arm(twin_of="residual")}, backend="loop")
+        options = {"accelerator": "auto", "strategy": strategy(), "limit_val_batches": 0}
+        trainer(1, callbacks=[queue, measure], **options).fit(bank, datamodule=digits())
+    assert queue.passed >= 200 and 0 < measure.spent < 50
 
 
 @pytest.mark.skipif(CUDA, reason="there is a GPU")

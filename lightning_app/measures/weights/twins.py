@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from lightning_app.common.isolation import wait_for
 from lightning_app.identity import id_entries, shortcut
 from lightning_app.networks.layers import Layer, layers_of
 
@@ -121,6 +122,8 @@ class SignWatch:
     def _arrive(
         self, layer: Layer, compared: bool, is_twin: bool, _: nn.Module, inputs: tuple[Tensor, ...], out: Tensor
     ) -> None:
+        if layer.name in self._waiting:  # to be compared now: what a GPU has to do before is no cost of that
+            wait_for(out.device)
         start = time.perf_counter()
         if self.flip is None or compared:
             here = out.detach()  # with the identity across it: what the layer's ReLU gets
