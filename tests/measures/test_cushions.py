@@ -215,6 +215,14 @@ def test_only_dead_inputs():
     assert all(math.isnan(value) for value in (found.median, found.minimum, found.mean, found.median_branch))
 
 
+def test_a_sample_that_is_no_number_shows_and_is_not_dead():
+    x = torch.randn(4, 4, 5, 5, dtype=torch.float64)
+    x[2, 0, 0, 0] = math.nan
+    found = probe_one(conv(), x)
+    assert found.dead == 0 and found.samples.isnan().tolist() == [False, False, True, False]
+    assert all(math.isnan(value) for value in (found.median, found.minimum, found.mean))
+
+
 def test_a_skip_alone_has_an_infinite_cushion():
     module, x = conv(0.0), torch.randn(4, 4, 5, 5, dtype=torch.float64)
     found = probe_one(module, x, skip=True)

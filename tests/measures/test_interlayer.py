@@ -143,6 +143,14 @@ def test_hand_made_jacobians_are_those_of_autograd(strides, skip, bn):
         torch.testing.assert_close(found.push(v).flatten(2), pushed, rtol=1e-10, atol=1e-12 * scale)
 
 
+@pytest.mark.parametrize("Block", [AnyBlock, SilentBlock])
+def test_a_relu_whose_input_is_exactly_0_lets_nothing_through(Block):
+    """As PyTorch's derivative has it: without biases all inputs of the inner ReLU are 0 at a black image."""
+    block, x = seeded(Block, bn=False, bias=False, skip=False), torch.cat([maps(1), torch.zeros_like(maps(1))])
+    found = measure(block, x=x, before_relu=True)
+    assert found.norms[0] > 0 == found.norms[1]
+
+
 @pytest.mark.parametrize("mode, before_relu", [*itertools.product(MODES, [False, True])])
 @pytest.mark.parametrize("Block", [AnyBlock, SilentBlock])
 def test_cushions_are_those_of_the_definition(Block, mode, before_relu):

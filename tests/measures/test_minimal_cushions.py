@@ -10,6 +10,7 @@ from torch.func import jacrev
 
 from lightning_app.identity import transfer
 from lightning_app.measures import CutNet, minimal_cushions
+from lightning_app.measures.noise_stability.jacobian import signs
 from lightning_app.networks import CifarResNet, SimplifiedNet
 from tests.measures.nets import drawn, labelled
 
@@ -54,6 +55,21 @@ def test_the_error_is_what_scatters():
     scatter = (one.std(0) / one.mean(0)).masked_fill(~torch.ones_like(one[0], dtype=torch.bool).triu(1), math.nan)
     said = minimal_cushions(some, labelled(1, 6), tangents=256).error * math.sqrt(256 / 8)
     assert float(scatter.nanmedian()) == pytest.approx(said, rel=0.35)
+
+
+def test_the_error_of_two_tangents_is_half_of_what_they_differ_by():
+    """|q1 - q2| / 2 of their mean q of squares, over 2 q; the median over pairs of cuts, of which a cut and itself is none."""
+    some, ((images, _),) = net(depth=5, residual=False), labelled(1, 6)
+    cuts, generator, errors = CutNet(some, images), torch.Generator().manual_seed(0), []
+    for i, x in enumerate(cuts.signals[:-1]):
+        one, two = (sum_of_squares(cuts.push(i, signs(1, x, generator)[0])) for _ in range(2))
+        errors.append((one - two).abs() / 2 / (one + two))
+    found = minimal_cushions(some, labelled(1, 6), tangents=2)
+    assert found.error == pytest.approx(float(torch.cat(errors).median()), rel=1e-9)
+
+
+def sum_of_squares(signals: list[Tensor]) -> Tensor:
+    return torch.stack([signal.detach().square().sum() for signal in signals])
 
 
 @pytest.mark.parametrize("residual", [False, True])

@@ -270,6 +270,9 @@ def test_the_scale_is_the_slope_of_the_net_in_evaluation_mode():
     scale, shift = affine(norm)
     assert torch.allclose(slopes, scale, atol=1e-12)
     assert torch.allclose(norm(torch.zeros_like(x))[0, :, 0, 0], shift, atol=1e-12)
+    norm.weight.data[:2] *= -1
+    whole = effective_scale(Normalisation("layer01", "1", norm, None))
+    assert whole == pytest.approx(float(slopes.abs().mean()))  # of their sizes
     one_factor = normalisations_of(nn.Sequential(OneFactor()), IMAGE)[0]
     assert effective_scale(one_factor) == 1.5 and one_factor.lambdas.tolist() == [-3.0]
 
