@@ -1,5 +1,7 @@
 """Batches are a pure function of (seed, epoch, step), shares of ranks add up, and a stopped epoch continues."""
 
+from collections import Counter
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -46,6 +48,14 @@ def test_another_seed_or_epoch_is_another_order_and_another_augmentation(seed, n
     there = epoch(EpochLoader(SOURCE, 16, seed=seed), number)
     assert not torch.equal(here[1], there[1])
     assert not torch.equal(here[0][here[1].argsort()], there[0][there[1].argsort()])
+
+
+def test_order_and_augmentation_are_drawn_apart():
+    """Of two images in 400 epochs: which one comes first does not tell whether it is mirrored."""
+    pair = ResidentImages(torch.zeros(2, 6, 6, 1, dtype=torch.uint8), torch.arange(2), (0.0,), (1.0,), flip=True)
+    plans = (EpochLoader(pair, 2).plan(number) for number in range(400))
+    counts = Counter((int(labels[0]), int(starts[0]) >= 2 * 36) for starts, labels in plans)  # mirror images lie behind
+    assert len(counts) == 4 and min(counts.values()) > 60
 
 
 @pytest.mark.parametrize("batch_size", [1, 7, 50, 64])

@@ -80,6 +80,13 @@ def test_draws_reach_every_crop_equally_often():
         assert ((counts - expected) ** 2 / expected).sum() < 30  # chi-squared, 8 degrees of freedom: p < 0.001
 
 
+def test_rows_columns_and_mirrors_are_drawn_apart():
+    """Every one of the 3 x 3 crops of an image and of its mirror image, equally often."""
+    draws = resident(images(2), padding=1, flip=True).draw(9000, torch.Generator().manual_seed(0))
+    counts = (9 * draws.flip + 3 * draws.top + draws.left).bincount(minlength=18)
+    assert ((counts - 500) ** 2 / 500).sum() < 41  # chi-squared, 17 degrees of freedom: p < 0.001
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("channels_last", [False, True])
 def test_compiled_is_eager(channels_last):
