@@ -189,6 +189,14 @@ def test_medians_are_over_the_layers_that_all_nets_have(nets):
     assert found.ratio == pytest.approx(3)
 
 
+def test_at_a_layer_the_residual_nets_are_larger_if_their_mean_is(nets):
+    """And not their median, or most of them."""
+    convention = Convention("", "m/layer*/x", "")
+    run = nets(arms({"m/layer0/x": [1.0, 1.0, 9.0]}, {"m/layer0/x": [2.0, 2.0, 2.0]}))
+    found = entry(run, Quantity("", (convention, Convention("again", "m/layer*/x", "")), "layers")).conventions[0]
+    assert (found.above, found.items) == (0, 1)
+
+
 def test_ratio_and_interval_are_those_of_logarithms_over_pairs(nets):
     random = np.random.default_rng(0)
     plain, residual = random.lognormal(0, 0.1, 6), random.lognormal(1, 0.1, 6)

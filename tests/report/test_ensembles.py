@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lightning_app.report.profiles import stages
+from lightning_app.report.page_data import gather
+from lightning_app.report.profiles import _profiles, stages
 from lightning_app.report.sections import ensembles as ensembles_section
 from lightning_app.runs import Row, RunFolder
 from tests.report.conftest import bare_run, of_member, only, rows
@@ -322,6 +323,15 @@ def test_the_profile_of_seeds_is_their_mean(tmp_path):
         panel = re.search(r'<div id="ensembles-lambda-layers-0">.*?</div>', text, re.DOTALL)[0]
         drawn.append(re.sub(" data-rows='[^']*'", "", panel))
     assert drawn[0] == drawn[1].replace("net-seed00", "net")
+
+
+def test_a_seed_without_the_measure_is_none_of_a_profiles_mean(tmp_path):
+    run = RunFolder(tmp_path / "run")
+    for seed, x in enumerate((1.0, 3.0)):
+        run.append(rows(f"net-seed{seed:02d}", 0, {"own/layer01/a": x, "own/layer02/a": 4 * x}))
+    run.append(rows("net-seed02", 0, {"train/risk": 1.0}))
+    (found,) = _profiles(gather([run]), "own", "a")
+    assert found.mean.loc[0].tolist() == [2.0, 8.0]
 
 
 def test_seeds_that_are_not_equally_far_have_no_mean(tmp_path):

@@ -113,6 +113,25 @@ def test_of_few_pairs_no_p_is_shown(bank):
     assert found[-3:] == ["–", "–", "5"] and "–" not in found[:-3]
 
 
+def test_a_pair_without_a_number_is_none_of_the_pairs_of_a_test(bank):
+    run = bank("bank")
+    run.append([Row("plain-seed02", EPOCHS, EPOCHS, "test/error", math.nan)])
+    found = table(section(run), "Plain minus residual")
+    assert found["plain − residual", "test error E"][-3:] == ["–", "–", "5"]
+    assert found["plain − residual", "training risk L"][-1] == "6"
+
+
+def test_both_arms_of_a_pair_are_spread_at_one_epoch(bank):
+    """The residual nets are at epoch 4."""
+    run = bank("bank", residual=[])
+    for seed in range(6):
+        run.append(member_rows(f"residual-seed{seed:02d}", True, seed, 4))
+    found = table(section(run), "Spread")
+    then = spread(error(False, seed, 4) for seed in range(6))
+    assert found["plain", "test error E"][:2] == ["4", repr(then.mean)]
+    assert found["residual", "test error E"][0] == "4"
+
+
 def test_quantities_have_a_unit_where_the_loss_is_known(bank):
     run = bank("bank")
     (run.path / "config.yaml").write_text("model: {loss: cross_entropy}")

@@ -131,6 +131,28 @@ def test_four_panels_with_the_flip_and_the_laws(run):
     assert dashed["twin-power"] == dashed["twin-exponential"] == twin + 1 + 2  # the laws
 
 
+def test_the_laws_that_are_drawn_pass_through_the_steps_that_they_were_fitted_to(run):
+    """Here the divergences are the two laws themselves, of the first up to step 50 only."""
+    add_twins(run)
+    run.append([Row("plain", 3, 3 * STEPS, "twin/growth/power_steps", 50.0)])
+    (net,) = (net for net in gather([run]).nets if net.name == "plain")
+    laws = twins._laws(net, np.arange(1.0, 3 * STEPS + 1))
+    assert [(law.index[0], law.index[-1]) for law in laws] == [(1, 50), (FLIP, 3 * STEPS)]
+    for law in laws:
+        assert law.to_numpy() == pytest.approx(divergence(law.index.to_numpy()), rel=1e-9, abs=0)
+
+
+def test_a_mean_difference_of_the_risks_is_of_their_sizes(run):
+    """Differences of either sign are drawn as those of one are."""
+    add_twins(run, steps=100)  # so many that means are drawn
+    same = section(run).blocks[0].panels[1].svg
+    for epoch in (1, 2, 3):
+        arrays = run.arrays(epoch, "twin")
+        arrays["plain/twin/steps/risk_difference"][::2] *= -1
+        run.save_arrays(epoch, "twin", arrays)
+    assert section(run).blocks[0].panels[1].svg == same
+
+
 @SILENT
 def test_equal_twins_and_lost_numbers_are_drawn_as_gaps(run):
     add_twins(run)
