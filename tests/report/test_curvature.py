@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 
 from callbacks import HessianSpectrum
 from lightning_app.measures.curvature.spectrum import EDGES
@@ -312,3 +313,19 @@ def test_a_log_may_end_between_both_ends_of_an_interval(tmp_path, last):
     run.append(Row("net", epoch, epoch, f"hessian/{name}", 0.5) for epoch in (0, 1) for name in names)
     run.append(Row("net", 2, 2, f"hessian/{name}", 0.5) for name in names[: names.index(last) + 1])
     assert len(curvature_section.section(gather([run])).blocks) > 1
+
+
+def test_what_did_not_converge_has_the_largest_residuals_for_its_size(tmp_path):
+    """The largest eigenvalue is known to 5 in 10,000, the smallest to a tenth, though its residual is a fifth."""
+    run = RunFolder(tmp_path)
+    numbers = {"unconverged": 1, "top1": 100.0, "top1_residual": 0.05, "bottom1": -0.1, "bottom1_residual": 0.01}
+    run.append(rows("net", 0, {f"hessian/{name}": number for name, number in numbers.items()}))
+    assert spectra.doubtful(gather([run]).nets[0], "hessian", 0) == {"bottom1"}
+
+
+def test_around_an_interval_of_seeds_are_the_outermost_ends_of_any(tmp_path):
+    run, axes = RunFolder(tmp_path), Figure().add_subplot()
+    for seed, (low, high) in enumerate(((0.1, 0.7), (0.2, 0.9))):
+        run.append(rows(f"net-seed{seed:02d}", 0, {"hessian/index_low": low, "hessian/index_high": high}))
+    curvature_section._draw_index(axes, gather([run]), "hessian")
+    assert sorted(line.get_ydata()[0] for line in axes.lines) == pytest.approx([0.1, 0.15, 0.8, 0.9])

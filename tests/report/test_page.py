@@ -407,6 +407,14 @@ def test_a_watched_net_that_is_not_finite_has_diverged(tmp_path):
     )
 
 
+def test_a_last_number_ends_as_none_only_if_the_net_diverged_after_it(tmp_path):
+    run = RunFolder(tmp_path / "lost")
+    numbers = {(0, "own/before"): 1.0, (1, "own/then"): 2.0, (1, "train/risk"): math.nan}
+    run.append([Row("net", epoch, epoch, name, value) for (epoch, name), value in numbers.items()])
+    (net,) = gather([run]).nets
+    assert math.isnan(net.end("own/before").value) and net.end("own/then").value == 2.0
+
+
 def test_curves_of_t_are_drawn_where_it_is_not_w(tmp_path):
     run = RunFolder(tmp_path / "plain")
     for epoch in (0, 1):

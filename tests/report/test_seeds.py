@@ -3,6 +3,7 @@
 import csv
 import io
 import math
+from dataclasses import astuple
 
 import numpy as np
 import pandas as pd
@@ -269,6 +270,13 @@ def test_the_section_stands_on_the_page_and_the_second_csv_has_the_spread_of_eac
     numbers = next(line for line in text.splitlines() if line.startswith("7,plain,test/error,")).split(",")[3:]
     its = spread(error(False, seed, 7) for seed in range(6))
     assert [*map(float, numbers)] == pytest.approx([its.mean, its.sd, its.min, its.max, 6])
+
+
+def test_the_spread_of_an_epoch_is_of_its_finite_numbers(bank):
+    run = bank("bank", range(3), [])
+    run.append([Row("plain-seed01", 2, 2, "train/risk", math.inf)])
+    found = {epoch: numbers for epoch, _, _, *numbers in gather([run]).spreads(["train/risk"])}
+    assert found[2] == pytest.approx(astuple(spread([risk(False, 0, 2), math.inf, risk(False, 2, 2)])))
 
 
 def evidence_of(tmp_path, names: dict[str, tuple[str, ...]]) -> PageData:
