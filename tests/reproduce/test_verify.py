@@ -307,6 +307,11 @@ def recorded(name: str, change):
     return lambda results: edit(results / RECORDS[name], change)
 
 
+def bounded(record: dict) -> None:
+    """A number in place of an infinity."""
+    row(record, "no bound")["readings"][0]["values"] = [1.0]
+
+
 def last_digit(text: str) -> str:
     digit = re.search(r"\d(?=\D*$)", text).start()
     return text[:digit] + str((int(text[digit]) + 1) % 10) + text[digit + 1 :]
@@ -321,6 +326,7 @@ DAMAGE = [  # what is done, about which artefact something is said, what, and in
     (recorded(TRAINED, lambda r: r["rows"][0].update(quantity="x")), TRAINED, "x: there is no claim on this any", None),
     (recorded(TRAINED, lambda r: r["rows"][0].update(reduced=INVENTED)), TRAINED, "reduced recorded {'verdict'", None),
     (recorded(TRAINED, lambda r: r["rows"].append(r["rows"][0])), TRAINED, "there is no claim on this any more", None),
+    (recorded(COMPUTED, bounded), COMPUTED, "no bound: ours: ", None),
     (recorded(TRAINED, lambda r: r["evidence"].clear()), TRAINED, "the record does not have it", None),
     (recorded(TRAINED, lambda r: r["evidence"].append(r["evidence"][0])), TRAINED, "has a part of it twice", None),
     (recorded(TRAINED, lambda r: r["evidence"][0].update(folder="elsewhere")), TRAINED, "elsewhere", None),
