@@ -214,6 +214,12 @@ def test_all_nets_pass_the_common_levels_from_above():
         assert not np.isnan(first_reached(np.arange(len(curve)), curve, levels)).any()
 
 
+def test_levels_begin_where_the_lowest_curve_does():
+    """Also where that rises first: what lies above its start it never came down to."""
+    levels = common_levels([np.array([1.0, 2.0, 0.5]), np.array([1.5, 0.4])], 3)
+    assert (levels[0], levels[-1]) == (1.0, 0.5)
+
+
 @pytest.mark.parametrize("curves", [[], [np.array([])], [np.array([2.0, 1.0]), np.array([0.5, 0.4])], [np.ones(3)]])
 def test_no_common_level(curves):
     assert common_levels(curves).size == 0
