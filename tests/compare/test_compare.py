@@ -507,6 +507,15 @@ def test_measured_within_epochs(tmp_path, capsys):
     assert "better, from epoch 0.3333 on" in capsys.readouterr().out
 
 
+def test_arms_have_parted_from_the_epoch_after_which_they_never_meet_again(run, capsys):
+    """They are equal at epochs 0 and 2."""
+    for epoch, factor in ((0, 9.0), (2, 2.0)):
+        rows = (Row(f"good-seed{seed:02d}", epoch, 10 * epoch, "test/error", factor * BAD[seed]) for seed in range(10))
+        RunFolder(run).append(rows)
+    assert main(["compare", f"{run}:good", f"{run}:bad"]) == 0
+    assert "A is better, from epoch 3 on" in capsys.readouterr().out
+
+
 def test_the_rounding_of_floats_is_no_evidence(tmp_path, capsys):
     """Equal errors, of which one side is a bit larger in the last digit, as sums in another order are."""
     make(tmp_path / "run", {"one": GOOD, "other": np.nextafter(GOOD, 1).tolist()})
