@@ -72,7 +72,7 @@ def compare(
         if name in equal:
             level, a_there, b_there = equal[name]
             at_risk = f"training risk {brief(level, 3)}"
-            found.append(judged(name, at_risk, a_there, b_there, margin, alpha, failing=False))
+            found.append(judged(name, at_risk, a_there, b_there, margin, alpha))
     return found
 
 
@@ -125,18 +125,17 @@ def judged(
     margin: float | None,
     alpha: float,
     plan: bool = True,
-    failing: bool = True,
 ) -> Finding:
     """The finding on numbers (pairs,) of both sides, as in `Sides.table`, wrong with chance alpha at most.
 
-    The mean difference is of pairs with finite numbers. Other pairs are left out, but where a net has failed, see ``failing``.
+    The mean difference is of pairs with finite numbers. Other pairs are left out, but for those of which one net has diverged: an
+    infinite error, risk or cost is worse than any other.
 
     Args:
         plan: say how many pairs would settle what is open, which is simulated and takes most of the time.
-        failing: a net whose error, risk or cost is infinite has diverged, and is worse than any that has not.
     """
     a, b = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)
-    failing &= lower_is_better(name)
+    failing = lower_is_better(name)
     difference, its = _counted(a, b, failing), spread(differences(a, b))
     low = high = math.nan
     if difference.size:
