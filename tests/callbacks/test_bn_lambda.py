@@ -85,6 +85,13 @@ def test_a_batchnorm_without_running_statistics_costs_its_keys_and_one_warning(c
     assert len(warnings) == 1 and warnings[0].startswith("'1' keeps no running statistics")
 
 
+def test_the_mean_scale_is_that_of_the_layers_that_have_one():
+    """A GroupNorm has a lambda, and no statistics."""
+    layers = (nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.GroupNorm(2, 4), nn.Flatten(), nn.Linear(3600, 10))
+    found = BnLambda().evaluate(context(nn.Sequential(*layers)))
+    assert found["bn_lambda"].layers == 2 and found["bn_lambda/scale"] == found["bn_lambda/layer01/scale"]
+
+
 def test_other_norms_have_keys_of_their_own(tmp_path):
     norms = [BnLambda(norm=norm) for norm in ("frobenius", "rms", "filter")]
     fit(classifier({"full": FULL}), epochs=1, callbacks=norms, logger=[RunLogger(tmp_path)])

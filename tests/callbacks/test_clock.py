@@ -149,7 +149,7 @@ class SaveAt(Checkpoint):
             trainer.save_checkpoint(self.file)
 
 
-@pytest.mark.parametrize("at", [5, 8])
+@pytest.mark.parametrize("at", [2, 5, 8])
 def test_a_run_stopped_and_resumed_is_the_unbroken_one(tmp_path, at):
     """Also of a measure that compares itself with its last measurement."""
 

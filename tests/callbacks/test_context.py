@@ -69,6 +69,13 @@ def test_few_samples_of_each_batch_are_joined_where_their_shapes_allow():
     assert [tuple(inputs.shape) for inputs, _ in padded.samples(8)] == [(3, 3), (2, 4), (3, 4)]
 
 
+def test_no_graph_is_kept_once_memory_ran_out():
+    of_net = MeasureContext(nn.Linear(3, 2), probe([(2, 3)]))
+    assert of_net.graph_memory > 0
+    of_net.max_batch = 1
+    assert of_net.graph_memory == 0
+
+
 def test_a_net_without_parameters_and_a_probe_without_samples_are_refused():
     with pytest.raises(UserError, match="nothing to measure in a ReLU without parameters"):
         MeasureContext(nn.ReLU(), probe([(1, 3)])).samples(1)

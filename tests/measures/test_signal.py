@@ -480,6 +480,19 @@ def test_a_residual_net_stays_below_its_bound_and_near_it():
     assert len(ratios) == 19 and all(0.85 < ratio < 1.15 for ratio in ratios)
 
 
+def test_channels_that_the_identity_fills_have_the_stream_and_the_others_half_a_branch():
+    """On maps of one place, with branches larger than the stream: E x^2 + E z^2 where x is added, else E relu(z)^2."""
+    one, stream = net(True), 9.0 / 2
+    convs = [layer for layer in one.layers() if layer.is_conv]
+    sizes = {"layer01/activation": 3.0} | {f"{layer.name}/weight": 0.9 for layer in convs}
+    lines = expected(one, sizes, (3, 1, 1))
+    for layer in convs[1:]:
+        inputs, outputs = layer.module.in_channels, layer.module.out_channels
+        branch = 0.81 * inputs * stream
+        assert lines[f"{layer.name}/activation_expected"] == pytest.approx(math.sqrt(branch), rel=1e-12)
+        stream = (inputs * (stream + branch) + (outputs - inputs) * branch / 2) / outputs
+
+
 def test_the_wrong_gain_is_exponential_in_the_depth():
     x, y = data(4, 16)
     one = net(False, depth=20, width=16)
