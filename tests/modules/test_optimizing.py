@@ -221,6 +221,13 @@ def test_warm_up_and_cosine_have_the_rates_of_their_formulas():
     assert watch.rates == pytest.approx(warm + cosine, rel=1e-6)
 
 
+@pytest.mark.parametrize(("steps", "halvings"), [(2, 0), (4, 1), (6, 1), (8, 2)])
+def test_a_schedule_by_epochs_does_not_step_where_training_ends_within_one(steps, halvings):
+    run = trainer(2, max_steps=steps)
+    run.fit(classifier({"net": arm(True)}, scheduler=partial(StepLR, step_size=1, gamma=0.5)), datamodule=digits())
+    assert run.optimizers[0].param_groups[0]["lr"] == pytest.approx(0.05 / 2**halvings)
+
+
 def test_one_cycle_peaks_after_a_third_of_the_steps_and_cycles_momentum():
     run = trainer(2, callbacks=[watch := Watch()])
     run.fit(classifier({"net": arm(True)}, **ONE_CYCLE), datamodule=digits())
