@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 
 KILLS ?= 20
-TESTS ?= tests
+TESTS ?=
 DATA ?= data
 
 .PHONY: quickstart test lowest wheel soak guard bench docs lint clean
@@ -18,8 +18,10 @@ quickstart: $(VENV)/.installed
 test: $(VENV)/.installed-test
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
-# The tests with the lowest versions that pyproject.toml admits, in an environment of their own: gigabytes more.
+# The tests with the lowest versions that pyproject.toml admits, in an environment of their own: gigabytes more. Some of these
+# versions have no wheels for newer Pythons.
 lowest:
+	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info[:2] == (3, 11) else "the lowest versions need Python 3.11: make lowest PYTHON=python3.11")'
 	$(PYTHON) -m venv $(VENV)/lowest
 	$(VENV)/lowest/bin/python -m pip install --quiet --disable-pip-version-check uv
 	$(VENV)/lowest/bin/uv pip install --quiet --python $(VENV)/lowest --resolution lowest-direct -e '.[test]'

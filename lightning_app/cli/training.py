@@ -40,7 +40,6 @@ from lightning_app.cli.safety import check_allowed
 from lightning_app.cli.trainer import Trainer, print_measured
 from lightning_app.common.errors import DivergedError, MachineError, UserError, at_least, first_line
 from lightning_app.common.files import with_home, writing
-from lightning_app.common.isolation import is_of_device
 from lightning_app.common.numbers import plural
 from lightning_app.common.provenance import configs
 from lightning_app.common.seeds import ALONE, spell_seeds
@@ -251,9 +250,9 @@ class TrainingCLI(LightningCLI):
             if "Does not validate against any" in str(error):  # jsonargparse wraps what a class said
                 self.parser.error(str(error), error)
             raise UserError(f"this configuration cannot be built: {error}") from error
+        except (torch.OutOfMemoryError, torch.AcceleratorError):
+            raise
         except RuntimeError as error:
-            if is_of_device(error):
-                raise
             if twice := NAMED_TWICE.search(str(error)):
                 raise UserError(
                     f"trainer.callbacks has {twice[1]} twice, and a checkpoint could not tell their states apart: "

@@ -238,7 +238,7 @@ def ran_out_of_memory(error: BaseException) -> bool:
 
 
 def is_of_device(error: BaseException) -> bool:
-    """Whether an error says nothing about a net, its loss or its input: memory ran out, or a GPU failed.
+    """Whether memory ran out, or a GPU failed: then nothing follows about what was computed, such as a net's form.
 
     >>> is_of_device(RuntimeError("CUDA error: device-side assert triggered"))
     True

@@ -72,9 +72,9 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]], numeric: Sequence[
             r"\footnotesize",
             rf"\begin{{tabular}}{{{kinds}}}",
             r"\toprule",
-            " & ".join(titles) + r" \\",
+            _row(titles),
             r"\midrule",
-            *map(_line, page),
+            *(_row(map(escaped, cells)) for cells in page),
             r"\bottomrule",
             r"\end{tabular}",
             r"\end{adjustbox}",
@@ -86,7 +86,7 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]], numeric: Sequence[
 
 def _width(texts: Sequence[str]) -> int:
     """The letters of a line of a column of texts, in which no word is broken."""
-    return max([LINE, *(len(word) for text in texts for word in text.split())])
+    return max([LINE, *(len(word) for text in texts for word in re.split("[ \t\n]", text))])
 
 
 def _kind(texts: Sequence[str], width: float) -> str:
@@ -113,11 +113,11 @@ def _pages(rows: Sequence[Sequence[str]], widths: Sequence[float]) -> Iterator[l
 def _stacked(title: str, *numbers: str) -> str:
     """The head of a column of numbers, in lines that are hardly wider than they are."""
     lines = textwrap.wrap(title, max([HEAD_LINE, *map(len, numbers)]), break_long_words=False, break_on_hyphens=False)
-    stacked = r"\\".join(map(escaped, lines))
+    stacked = r"\\{}".join(map(escaped, lines))
     return stacked if len(lines) < 2 else rf"\shortstack[r]{{{stacked}}}"
 
 
-def _line(cells: Iterable[str]) -> str:
-    r"""Cells between &; braces around the first, which LaTeX would take for an option of \\ if it began with [ or *."""
-    first, *others = map(escaped, cells)
-    return " & ".join([f"{{{first}}}" if first[:1] in ("[", "*") else first, *others]) + r" \\"
+def _row(cells: Iterable[str]) -> str:
+    r"""Escaped cells between &; braces around the first if LaTeX would take it for an option of the \\ or rule before it."""
+    first, *others = cells
+    return " & ".join([f"{{{first}}}" if first.lstrip()[:1] in ("[", "*") else first, *others]) + r" \\"

@@ -17,7 +17,7 @@ from torch.optim import Optimizer
 from torch.overrides import TorchFunctionMode
 
 from lightning_app.common.errors import DivergedError, reason
-from lightning_app.common.isolation import tensors_in, trained_weights
+from lightning_app.common.isolation import device_of, tensors_in, trained_weights
 from lightning_app.modules.backends import Answer, Pass, seed_draws
 from lightning_app.modules.members import Member
 
@@ -153,7 +153,7 @@ class FiniteChecks:
         )
 
 
-def not_finite(members: Iterable[Member]) -> set[tuple[str, str]]:
+def not_finite(members: Sequence[Member]) -> set[tuple[str, str]]:
     """Members and keys of weights and buffers with NaN or an infinity."""
     state = {
         (name, key): value
@@ -162,7 +162,7 @@ def not_finite(members: Iterable[Member]) -> set[tuple[str, str]]:
         if isinstance(value, Tensor)  # a net's `get_extra_state` may be anything
     }
     finite = [value.isfinite().all() for value in state.values()]
-    there = finite[0].device  # extra state may lie elsewhere
+    there = device_of(*(net for _, net in members))  # extra state may lie elsewhere
     looked = torch.stack([each.to(there) for each in finite]).tolist()  # one look at the device
     return {key for key, fine in zip(state, looked) if not fine}
 

@@ -166,10 +166,11 @@ def lay_out(optimizer: Optimizer) -> None:
     of others.
     """
     for weight, kept in optimizer.state.items():
-        for name, value in kept.items() if isinstance(kept, dict) else ():
-            strided = isinstance(value, Tensor) and value.layout == weight.layout == torch.strided
+        of_weight = isinstance(weight, Tensor) and isinstance(kept, dict)  # else the optimizer's own
+        for name, value in kept.items() if of_weight else ():
+            strided = type(value) is Tensor and value.layout == weight.layout == torch.strided
             if strided and value.shape == weight.shape and value.stride() != weight.stride():
-                kept[name] = torch.empty_like(weight, dtype=value.dtype).copy_(value)
+                kept[name] = torch.empty_like(weight, dtype=value.dtype, device=value.device).copy_(value)
 
 
 def step_schedule(scheduler: Any) -> None:

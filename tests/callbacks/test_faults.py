@@ -32,6 +32,7 @@ from tests.helpers import ROOT, arm, classifier, context, fit, same_weights, shi
 
 MEASURES = shipped(Measure)
 OUT_OF_MEMORY = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+NO_MEMORY_OF_A_CPU = RuntimeError("[enforce fail at alloc_cpu.cpp:118] DefaultCPUAllocator: can't allocate memory")
 
 
 def full_net() -> nn.Module:
@@ -295,7 +296,7 @@ class Greedy(CifarResNet):
 
     def forward(self, x):
         if len(x) > self.room:
-            raise OUT_OF_MEMORY
+            raise NO_MEMORY_OF_A_CPU if self.room == 5 else OUT_OF_MEMORY
         self.most = max(self.most, len(x))
         return super().forward(x)
 

@@ -27,7 +27,7 @@ def test_long_texts_are_wrapped_and_heads_of_numbers_stacked():
     words = "the same in a text of more than twenty-four letters"
     text = table(["a", "b", "mean over all seeds, in nats"], [["x", words, "0.5"]], [False, False, True], "C", "c")
     assert r"\begin{tabular}{l>{\raggedright\arraybackslash}p{12em}r}" in text
-    assert r"a & b & \shortstack[r]{mean over\\all seeds,\\in nats} \\" in text
+    assert r"a & b & \shortstack[r]{mean over\\{}all seeds,\\{}in nats} \\" in text
     path = "runs/digits/quickstart/residual-seed00/and-more"  # no word is broken
     assert r"\begin{tabular}{l}" in table(["a"], [[path]], [False], "C", "c")
     assert f"p{{{len(path) / 2:g}em}}" in table(["a"], [[f"{path} {path}"]], [False], "C", "c")
@@ -44,6 +44,12 @@ def test_a_long_table_goes_on_in_further_ones_and_loses_no_row():
     assert text.count(r"\caption{Caption.}") == text.count(r"\label{tab:nets}") == 1
     assert text.count(r"\addtocounter{table}{-1}") == text.count(r"\caption{Continued.}") == len(pages) - 1
     assert all(page.count(r"\toprule") == page.count(r"\end{table}") == 1 for page in pages)
+
+
+def test_no_text_is_an_option_of_the_end_of_a_line():
+    text = table(["[a]", "plain net [wide] one"], [[" [b]", "1"], ["*", "2"]], [False, True], "C", "c")
+    assert r"{[a]} & \shortstack[r]{plain net\\{}[wide] one}" in text
+    assert r"{ [b]} & 1" in text and r"{*} & 2" in text
 
 
 def test_a_table_without_rows_is_one():

@@ -182,9 +182,9 @@ class Queues(pl.Callback):
 def test_what_training_has_left_to_do_is_no_cost_of_a_measure(monkeypatch, make):
     queue, measure, clock = Queues(), make(every_n_steps=3), time.perf_counter
     monkeypatch.setattr(time, "perf_counter", lambda: clock() + queue.passed)
-    with pretended_gpu() as gpu:
-        monkeypatch.setattr(torch.cuda, "synchronize", queue.finish)
-        monkeypatch.setattr(gpu, "wait", queue.finish)
+    with pretended_gpu() as gpu, monkeypatch.context() as there:
+        there.setattr(torch.cuda, "synchronize", queue.finish)
+        there.setattr(gpu, "wait", queue.finish)
         bank = classifier({"residual": arm(True), "twin": Arm(twin_of="residual")}, backend="loop")
         options = {"accelerator": "auto", "strategy": strategy(), "limit_val_batches": 0}
         trainer(1, callbacks=[queue, measure], **options).fit(bank, datamodule=digits())

@@ -15,7 +15,7 @@ from torch.optim.lr_scheduler import ChainedScheduler, CosineAnnealingLR, Lambda
 
 from lightning_app.common.errors import UserError
 from lightning_app.modules.members import Arm
-from lightning_app.modules.optimizing import make_schedule, try_schedules
+from lightning_app.modules.optimizing import lay_out, make_schedule, try_schedules
 from tests.helpers import ROOT, arm, built, classifier, digits, fit, same_weights, sgd, trainer
 
 STEPS = 8  # of two epochs of the digits here
@@ -178,6 +178,18 @@ def test_a_resumed_run_is_the_one_that_went_on(tmp_path, options):
         assert same_weights(whole.nets, resumed.nets)
 
 
+def test_what_an_optimizer_keeps_of_no_weight_or_in_a_form_of_its_own_stays_as_it_is():
+    weight = torch.nn.Parameter(torch.ones(1, 2, 3, 4).to(memory_format=torch.channels_last))
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+    own = torch.nn.Parameter(torch.zeros(1, 2, 3, 4))  # of a class of its own, as quantised state has
+    optimizer.state[weight] = {"own": own, "momentum": torch.zeros(1, 2, 3, 4), "step": torch.tensor(1.0)}
+    optimizer.state["all"] = {"steps": torch.tensor(3)}
+    lay_out(optimizer)
+    kept = optimizer.state[weight]
+    assert kept["own"] is own and kept["momentum"].stride() == weight.stride() != own.stride()
+    assert optimizer.state["all"] == {"steps": torch.tensor(3)}
+
+
 @pytest.mark.parametrize("fused", [True, False])
 @pytest.mark.parametrize(
     "make", [partial(torch.optim.SGD, lr=0.05, momentum=0.9), torch.optim.Adam], ids=["sgd", "adam"]
@@ -185,10 +197,11 @@ def test_a_resumed_run_is_the_one_that_went_on(tmp_path, options):
 def test_a_run_that_is_resumed_in_another_memory_format_keeps_each_weights_momentum(tmp_path, make, fused):
     """As one that moves from a CPU to a GPU. A fused step would pair what lies at the same place in memory."""
     options = {"optimizer": partial(make, fused=fused), "arms": {"residual": arm(True)}}
-    save = ModelCheckpoint(tmp_path, filename="there", every_n_train_steps=STEPS // 2, save_top_k=1)
+    save = ModelCheckpoint(tmp_path, filename="{step}", every_n_train_steps=4, save_top_k=-1)
     whole = fit(classifier(**options, channels_last=True), enable_checkpointing=True, callbacks=[save])
-    resumed, run = classifier(**options, channels_last=False), trainer(2)
-    run.fit(resumed, datamodule=digits(), ckpt_path=tmp_path / "there.ckpt")
+    resumed, run = classifier(**options, channels_last=False), trainer(2, callbacks=[watch := Watch()])
+    run.fit(resumed, datamodule=digits(), ckpt_path=tmp_path / "step=4.ckpt")
+    assert len(watch.rates) == STEPS - 4
     for ours, theirs in zip(resumed.nets.parameters(), whole.nets.parameters(), strict=True):
         assert torch.allclose(ours, theirs, rtol=1e-4, atol=1e-6)
         assert all(kept.stride() == ours.stride() for kept in run.optimizers[0].state[ours].values() if kept.ndim)

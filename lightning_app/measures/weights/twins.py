@@ -122,20 +122,21 @@ class SignWatch:
     def _arrive(
         self, layer: Layer, compared: bool, is_twin: bool, _: nn.Module, inputs: tuple[Tensor, ...], out: Tensor
     ) -> None:
+        if self.flip is not None and not compared:
+            return
         if layer.name in self._waiting:  # to be compared now: what a GPU has to do before is no cost of that
             wait_for(out.device)
         start = time.perf_counter()
-        if self.flip is None or compared:
-            here = out.detach()  # with the identity across it: what the layer's ReLU gets
-            here = here + shortcut(inputs[0].detach(), here.shape[1], layer.stride) if layer.skip else here
-            there = self._waiting.pop(layer.name, None)
-            if there is None:
-                self._waiting[layer.name] = here
-            elif compared:
-                apart = (here - there).abs()
-                self.gap = torch.stack([apart.amax(), apart.mean()]).tolist()
-            if there is not None and self.flip is None:
-                self.flip = sign_flips(layer.name, *((there, here) if is_twin else (here, there)))
+        here = out.detach()  # with the identity across it: what the layer's ReLU gets
+        here = here + shortcut(inputs[0].detach(), here.shape[1], layer.stride) if layer.skip else here
+        there = self._waiting.pop(layer.name, None)
+        if there is None:
+            self._waiting[layer.name] = here
+        elif compared:
+            apart = (here - there).abs()
+            self.gap = torch.stack([apart.amax(), apart.mean()]).tolist()
+        if there is not None and self.flip is None:
+            self.flip = sign_flips(layer.name, *((there, here) if is_twin else (here, there)))
         self.seconds += time.perf_counter() - start
 
 
