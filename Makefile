@@ -19,7 +19,7 @@ test: $(VENV)/.installed-test
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 # The tests with the lowest versions that pyproject.toml admits, in an environment of their own: gigabytes more. Some of these
-# versions have no wheels for newer Pythons.
+# versions have no wheels for newer Pythons. TESTS=tests/cli runs some of the tests.
 lowest:
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info[:2] == (3, 11) else "the lowest versions need Python 3.11: make lowest PYTHON=python3.11")'
 	$(PYTHON) -m venv $(VENV)/lowest

@@ -1,4 +1,7 @@
-"""A net's device and trained weights, and running it without a trace: uncompiled, in evaluation mode, in which arithmetic."""
+"""A net's device and trained weights, and running it without a trace: uncompiled, in evaluation mode, in which arithmetic.
+
+And which errors are the device's, and tell nothing of the net.
+"""
 
 import re
 from collections.abc import Iterator, Mapping

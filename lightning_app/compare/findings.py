@@ -166,10 +166,10 @@ def _counted(a: np.ndarray, b: np.ndarray, failing: bool) -> np.ndarray:
 
 
 def _order(name: str, difference: np.ndarray, margin: float | None, alpha: float) -> Verdict:
-    judged = lower_is_better(name)  # other numbers are larger or smaller, neither better nor worse
+    rated = lower_is_better(name)  # other numbers are larger or smaller, neither better nor worse
     return {
-        Order.ABOVE: Verdict.WORSE if judged else Verdict.LARGER,
-        Order.BELOW: Verdict.BETTER if judged else Verdict.SMALLER,
+        Order.ABOVE: Verdict.WORSE if rated else Verdict.LARGER,
+        Order.BELOW: Verdict.BETTER if rated else Verdict.SMALLER,
         Order.EQUIVALENT: Verdict.EQUIVALENT,
         Order.UNRESOLVED: Verdict.UNRESOLVED,
     }[order(difference, margin, alpha)]

@@ -13,7 +13,7 @@ from lightning_app.papers.records import number, reduced_of, value, verdict_of, 
 
 COLUMNS = ["quantity", "class", "convention", "paper", "ours", "sd", "n", "ratio"]
 COLUMNS += ["verdict", "why", "test", "reduced", "seeds"]
-NUMBERS = ("ours: mean ± sd (n)", "ratio")
+NUMBERS = ("ours: mean ± sd (n)", "ratio")  # the columns of numbers, as people read them
 
 
 def frame(rows: Sequence[dict[str, Any]]) -> pd.DataFrame:
@@ -46,7 +46,7 @@ def texts(table: pd.DataFrame, head: str, caption: str, label: str) -> dict[str,
     Args:
         head: Markdown above the table: what it is, its convention, and what made it.
         caption: of the table in LaTeX.
-        label: the same, behind ``tab:``.
+        label: of the same table, behind ``tab:``.
     """
     read = shown(table)
     rule = "|" + "---|" * len(read.columns)
