@@ -118,15 +118,20 @@ def run_groups(configs: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
     """The name that each run's nets go by in groups, from the runs' labels and configurations, or options by dotted key.
 
     It is the label, but for runs of one name: equal but for seed and machine they are one, otherwise the name has what differs.
+    A job array's names are one as soon as one of its seeds was trained again: else that seed would leave its arm.
 
     >>> run_groups({"a": {"model": {"lr": 1, "seeds": "0-0"}}, "a~2": {"model": {"lr": 1, "seeds": "1-1"}}})
     {'a': 'a', 'a~2': 'a'}
     >>> run_groups({"a": {"net": {"residual": True}}, "a~2": {"net": {"residual": False}}})
     {'a': 'a (residual)', 'a~2': 'a (plain)'}
+    >>> [*run_groups({"a-seed0": {"lr": 1}, "a-seed1": {"lr": 1}, "a-seed1~2": {"lr": 2}}).values()]
+    ['a (lr=1)', 'a (lr=1)', 'a (lr=2)']
     """
+    names = {label: AGAIN.sub("", label) for label in configs}
+    again = {without_seed(name) for label, name in names.items() if label != name}
     by_name: dict[str, list[str]] = {}
-    for label in configs:
-        by_name.setdefault(AGAIN.sub("", label), []).append(label)
+    for label, name in names.items():
+        by_name.setdefault(stem if (stem := without_seed(name)) in again else name, []).append(label)
     groups: dict[str, str] = {}
     for base, labels in by_name.items():
         groups |= _groups(base, {label: compared(configs[label]) for label in labels})

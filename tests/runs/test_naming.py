@@ -4,6 +4,7 @@ import pytest
 import yaml
 
 from lightning_app.report.page_data import gather
+from lightning_app.report.pairs import pairs
 from lightning_app.runs import Row, RunFolder
 from lightning_app.runs.folder import MemberRow
 from lightning_app.runs.naming import _only_seed, _seed_in, parent_of, run_groups, without_seed
@@ -156,6 +157,17 @@ def test_a_seed_trained_twice_counts_once_and_the_longer_one(leave):
     assert [net.label for net in evidence.groups["res20"]] == ["res20-seed00~2", "res20-seed01"]
     assert [net.label for net in evidence.repeats] == ["res20-seed00"]
     assert len(evidence.nets) == 3
+
+
+def test_a_seed_of_a_job_array_trained_again_otherwise_takes_the_first_of_it_not_out_of_its_arm(leave):
+    """The first was an arm of its own, "res20 (lr=0.1)", and in no pair."""
+    names = {"pln20-seed0": 0.1, "pln20-seed1": 0.1, "res20-seed0": 0.1, "res20-seed1": 0.1, "res20-seed1~2": 0.2}
+    for name, lr in names.items():
+        leave(name, config=config(f"{name[10]}-{name[10]}", name.startswith("res"), lr=lr))
+    page = gather([leave(name) for name in names])
+    seeds = {group: [net.seed for net in nets] for group, nets in page.groups.items()}
+    assert seeds == {"pln20": [0, 1], "res20 (lr=0.1)": [0, 1], "res20 (lr=0.2)": [1]}
+    assert [(pair.label, pair.seeds) for pair in pairs(page)[0]] == [("pln20 − res20 (lr=0.1)", (0, 1))]
 
 
 def test_banks_trained_in_different_places_are_one():
