@@ -106,6 +106,11 @@ def _until_settled(words: Sequence[str], question: Question, most: int, asked: R
             open_ = run.finished is None and run.divergence() is None  # a net that has diverged is compared as it is
             if open_ and (code := _fit(words, run.path.name, seeds, resume=True)) and run.divergence() is None:
                 return code
+            if open_ and run.finished is None and run.divergence() is None:
+                raise UserError(
+                    f"{OPTION}: {run.path} is not finished, and `fit` could not continue it: it has no checkpoint, or not the "
+                    "same options. Restore its checkpoints, or remove it, and its seeds are trained again."
+                )
         done = sorted(seed for seeds in runs.values() for seed in seeds)
         if done:
             if silent := [run.path for run in runs if not run.has_log]:

@@ -158,6 +158,19 @@ def test_a_net_that_diverges_is_compared_and_ends_nothing(monkeypatch, tmp_path,
     assert (finding["left_out"], finding["diverged"]) == (6, (0, 1)) and finding["at"] == "epoch 1"
 
 
+def test_a_run_that_fit_does_not_continue_is_not_taken_for_a_finished_one(monkeypatch, tmp_path):
+    """As one that was copied without its checkpoints: `fit` begins another run, and a verdict on the first epochs stood."""
+    run = RunFolder(tmp_path / "x-seed0-7")
+    ends = {"first": 0.5, "last": 0.4}
+    run.append(Row(f"{arm}-seed{seed:02d}", 1, 4, "test/error", end) for arm, end in ends.items() for seed in range(8))
+    monkeypatch.setattr(until, "_fit", lambda words, name, seeds, resume=False: 0)
+    asked = Runs(tmp_path, "x", "first", "last", start=0)
+    with pytest.raises(UserError, match="x-seed0-7 is not finished, and `fit` could not continue it"):
+        _until_settled([], Question.parse("test/error"), 26, asked, {})
+    run.finish(1)
+    assert _until_settled([], Question.parse("test/error"), 26, asked, {}) == 0
+
+
 def test_the_short_help_does_not_train(capsys):
     assert main(["fit", "--until", "test/error", "-h"]) == 0
     assert "--until" in capsys.readouterr().out
