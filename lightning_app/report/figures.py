@@ -33,6 +33,16 @@ def joined(values: Iterable[float] | Iterable[str]) -> str:
     return " and ".join(filter(None, (", ".join(texts[:-1]), *texts[-1:])))
 
 
+def of_each(epochs: Iterable[float]) -> str:
+    """After which epochs the nets of a caption were measured last, where these are several.
+
+    >>> of_each([8, 8]), of_each([12, 2, 12])
+    ('', ' of each net (2 and 12)')
+    """
+    several = {*epochs}
+    return f" of each net ({joined(several)})" * (len(several) > 1)
+
+
 def group_legend(page: PageData, first: bool = False) -> list[Entry]:
     """Swatch and label of each group; of several seeds their number and, last, how they are drawn, or which is ``first``."""
 

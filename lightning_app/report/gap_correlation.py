@@ -31,6 +31,7 @@ class FinalMeasures:
 
     nets: list[PageNet]  # that have the gap in error
     gaps: dict[str, np.ndarray]  # "error" and "risk" on held-out data less the one on training data, (n,)
+    epochs: list[float]  # of each net's gap in error, and of its measures
     values: pd.DataFrame  # a row a measure
     left_out: list[str]  # messages on which nets, and why
 
@@ -61,7 +62,7 @@ def final_measures(page: PageData) -> FinalMeasures:
             [net for net in found if net not in errors], f"with no {unseen.words} and training error of the last epoch"
         ),
     ]
-    return FinalMeasures([*errors], gaps, _values(errors), left_out)
+    return FinalMeasures([*errors], gaps, [gap.epoch for gap in errors.values()], _values(errors), left_out)
 
 
 def _gap(net: PageNet, name: str) -> Final | None:

@@ -17,7 +17,7 @@ from lightning_app.report.interactive import script
 from lightning_app.report.page import title_of
 from lightning_app.report.page_data import gather, loss_of
 from lightning_app.report.pairs import pairs
-from lightning_app.report.sections import first, headline, learning, outcome, weights
+from lightning_app.report.sections import cushions, first, headline, learning, outcome, weights
 from lightning_app.runs import Row, RunFolder
 from tests.report.conftest import bare_run, only
 from tests.silence import SILENT
@@ -413,6 +413,21 @@ def test_a_last_number_ends_as_none_only_if_the_net_diverged_after_it(tmp_path):
     run.append([Row("net", epoch, epoch, name, value) for (epoch, name), value in numbers.items()])
     (net,) = gather([run]).nets
     assert math.isnan(net.end("own/before").value) and net.end("own/then").value == 2.0
+
+
+def test_seeds_that_were_measured_last_at_different_epochs_name_them(tmp_path):
+    """Means and ranges over them did not: one was measured at every second epoch, or stopped."""
+    runs = []
+    for seed, ends in enumerate(((3, 3), (3, 2), (1, 1))):  # of training and of test errors
+        runs.append(RunFolder(tmp_path / f"net-seed{seed}"))
+        for name, end in zip(("train/error", "test/error", "cushion/layer01/median"), (*ends, ends[1])):
+            runs[-1].append(Row("net", epoch, epoch, name, 0.3 + 0.1 * seed) for epoch in range(end + 1))
+    page = gather(runs[:2])
+    _, _, train, test, _ = headline.section(page).blocks[0].rows[-1]
+    assert (train.note, test.note) == ("", "epoch 2 and 3")
+    assert "at the last measured epoch of each net (2 and 3)." in cushions.section(page).blocks[-1].caption
+    assert "at the last measured epoch." in cushions.section(gather(runs[:1])).blocks[-1].caption
+    assert "net 0.3 to 0.5 (2 seeds, epoch 1 and 3)." in outcome.outcome(gather(runs[::2]))
 
 
 def test_curves_of_t_are_drawn_where_it_is_not_w(tmp_path):

@@ -223,6 +223,17 @@ def test_diverged_nets_and_nets_without_a_gap_are_left_out_and_named(bank):
     assert any("wide-seed02" in sentence and "last epoch" in sentence for sentence in found.notices)
 
 
+def test_nets_that_are_not_equally_far_are_said_to_be(bank, whole):
+    """A net that was stopped early was one of "the end of training"."""
+    run = bank()
+    log = run.path / "log.csv"
+    rows = [row for row in log.read_text().splitlines() if not row.startswith(f"plain-seed01,{EPOCHS},")]
+    log.write_text("\n".join(rows).replace("plain-seed01,0,0,", "plain-seed01,1,1,") + "\n")
+    (found,) = [said for said in section(run).notices if "not equally far" in said]
+    assert f"their gaps are of epoch 1 and {EPOCHS}." in found
+    assert not any("not equally far" in said for said in section(whole).notices)
+
+
 def test_twins_are_no_more_nets(bank):
     run = bank()
     alone = final_measures(gather([run]))

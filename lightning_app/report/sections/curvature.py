@@ -64,7 +64,7 @@ PANELS = {  # title, y axis, what is drawn
     "trace": ("Trace of each layer", "trace", ("trace",)),
 }
 LAYERS = (
-    "By layer, in the order of the net, at the last epoch with a spectrum. Leading eigenvector: the one of the largest "
+    "By layer, in the order of the net, at the last epoch with a spectrum{}. Leading eigenvector: the one of the largest "
     "|λ|; shown is how much of its square lies on each layer’s weights and biases. Over all parameters the square sums "
     "to 1."
 )
@@ -271,7 +271,8 @@ def _by_layer(page: PageData, prefix: str, key: str, name: str) -> list[Figure]:
         for layer, x in line.items()
     ]
     data = csv_text(("net", "quantity", "layer", "epoch", "value"), rows)
-    caption = name + LAYERS + BLOCKS * bool(lines["trace"])
+    ends = figures.of_each(epoch for *_, epoch, _ in rows if epoch is not None)
+    caption = name + LAYERS.format(ends) + BLOCKS * bool(lines["trace"])
     frames = figures.frames_csv({f"{key}-layers-leading": leading})
     return [Figure(f"{key}-layers", caption, panels, figures.group_legend(page), data, frames=frames)] if panels else []
 

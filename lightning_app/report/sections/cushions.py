@@ -11,14 +11,14 @@ from matplotlib.axes import Axes
 from lightning_app.common.errors import UserError
 from lightning_app.plots.drawing import from_zero, median_mark, reach
 from lightning_app.report.blocks import Figure, Rows, Section, csv_text
-from lightning_app.report.figures import Frame, View, curve_panel, figure_of_histograms, group_legend, joined
+from lightning_app.report.figures import Frame, View, curve_panel, figure_of_histograms, group_legend, joined, of_each
 from lightning_app.report.page_data import PageData, PageNet
 from lightning_app.report.profiles import positions
 
 DEFAULT_LAYER = "layer10"  # of the paper's Fig. 3
 CONVENTIONS = {"Paper’s convention": "", "Transferred": "_transferred", "Branch": "_branch"}  # ends of keys
 MEDIANS = (
-    "Median of the layer cushion over samples, at the last measured epoch. Layers are numbered as by Yu & Tomasi (2019), "
+    "Median of the layer cushion over samples, at the last measured epoch{}. Layers are numbered as by Yu & Tomasi (2019), "
     "from the first convolution on. Each panel has its own logarithmic scale."
 )
 FAMILY = "cushion"
@@ -172,4 +172,5 @@ def _medians(page: PageData) -> list[Figure]:
             found_rows = ((net.label, layer, last) for net, of in found.items() for layer, last in of.items())
             rows += [(label, layer, field, last.epoch, last.value) for label, layer, last in found_rows]
     data = csv_text(("net", "layer", "field", "epoch", "value"), rows)
-    return [Figure("cushion-medians", MEDIANS, panels, group_legend(page), data)] if panels else []
+    caption = MEDIANS.format(of_each(epoch for *_, epoch, _ in rows))
+    return [Figure("cushion-medians", caption, panels, group_legend(page), data)] if panels else []

@@ -3,9 +3,9 @@
 import math
 from collections.abc import Iterable, Sequence
 
-from lightning_app.common.numbers import epoch_text
 from lightning_app.common.seeds import consecutive
 from lightning_app.report.blocks import Cell, Section, Table, mean_cell
+from lightning_app.report.figures import joined
 from lightning_app.report.page_data import PageData, PageNet, loss_of
 from lightning_app.runs.reader import Final
 
@@ -27,7 +27,7 @@ CAPTION = (
     "Values after the last epoch, not the best one. L: mean {loss} over the training samples. C: L plus the weight "
     "penalty as trained; the tables of Yu & Tomasi (2019) count the penalty as (λ/2)‖w‖²/B, where B is the batch size. "
     "E: share of {unseen} samples classified wrongly. A dash: not measured. An epoch beside a number: the last one at "
-    "which this number was measured."
+    "which this number was measured (the last ones, where seeds differ)."
 )
 
 
@@ -80,8 +80,9 @@ def _row(label: str, nets: Sequence[PageNet], columns: Sequence[tuple[str, ...]]
     cells = []
     for names in columns:
         finals = [_final(net, names) for net in nets]
-        first = finals[0]
-        note = f"epoch {epoch_text(first.epoch)}" if len(nets) == 1 and first and first.epoch < nets[0].epoch else ""
+        known = [(net, last) for net, last in zip(nets, finals, strict=True) if last is not None]
+        earlier = any(last.epoch < net.epoch for net, last in known)
+        note = f"epoch {joined(last.epoch for _, last in known)}" * earlier
         cells.append(mean_cell([None if last is None else last.value for last in finals], note))
     return [Cell(label), Cell(span), *cells]
 

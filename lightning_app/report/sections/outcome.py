@@ -68,11 +68,12 @@ def _errors(page: PageData) -> str:
 
 
 def _span(finals: Sequence[tuple[PageNet, Final]]) -> str:
-    """Of a single net, else the lowest and the highest seed; with the epochs where some trained longer than that."""
+    """Of a single net, else the lowest and the highest seed; with the epochs where some trained longer than that or others."""
     finite = [last.value for _, last in finals if math.isfinite(last.value)]
+    ends = {last.epoch for _, last in finals if math.isfinite(last.value)}
     notes = [f"{len(finals)} seeds"] * (len(finals) > 1)
     notes += [f"{len(finals) - len(finite)} not finite"] * (len(finite) < len(finals))
-    if any(last.epoch < net.epoch for net, last in finals):
+    if len(ends) > 1 or any(last.epoch < net.epoch for net, last in finals):
         notes.append(f"epoch {joined(last.epoch for _, last in finals)}")
     return (span(finite, 3) if finite else MISSING) + f" ({', '.join(notes)})" * bool(notes)
 

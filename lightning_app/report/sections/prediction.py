@@ -16,6 +16,7 @@ from matplotlib.axes import Axes
 from lightning_app.plots.drawing import dots
 from lightning_app.plots.style import INK, Style
 from lightning_app.report.blocks import Cell, Figure, Panel, Section, Table, csv_text
+from lightning_app.report.figures import joined
 from lightning_app.report.gap_correlation import LEVEL, WAYS, FinalMeasures, Prediction, final_measures, predict
 from lightning_app.report.page_data import PageData
 from lightning_app.report.panels import legend, panel
@@ -30,7 +31,7 @@ LEAST = 5  # nets, or architectures: of fewer, no tau has an interval
 SHOWN, SHOWN_LAYERS = 20, 10  # rows of the tables
 TITLE, SHORT = "Which measure predicts generalisation?", "Prediction"
 WHAT = (
-    "Kendall’s τ says how far a measure at the end of training orders the nets as their generalisation gap does. The gap "
+    "Kendall’s τ says how far a measure after each net’s last epoch orders the nets as their generalisation gap does. The gap "
     "is the error on test data (on validation data where no net has a test error) minus the training error of the same "
     "epoch. τ is 1 if of any two nets the one with the larger measure has the larger gap, −1 if it always has the "
     "smaller gap, and near 0 if the measure tells nothing about the gap. An architecture is a group of nets on this page "
@@ -71,6 +72,10 @@ CLUSTERS = (
     "architectures differ: {} nets of {} architectures tell little more than {} numbers. A finding over all nets that is "
     "none within or across architectures may only tell architectures apart."
 )
+NOT_EQUALLY_FAR = (
+    "The nets are not equally far: their gaps are of epoch {}. Gap and measures change as a net trains, so what goes with the "
+    "gap here may only tell how long nets were trained."
+)
 NO_ARCHITECTURES = "With nets of {} there is no τ across architectures."
 FEW_ARCHITECTURES = "With {} architectures τ across them has no interval."
 
@@ -107,6 +112,8 @@ def _limits(measures: FinalMeasures) -> list[str]:
     notices = [NO_SEEDS] if max(sizes.values()) < 2 else []
     if 1 < len(sizes) < sum(sizes.values()):
         notices.append(CLUSTERS.format(sum(sizes.values()), len(sizes), len(sizes)))
+    if len({*measures.epochs}) > 1:
+        notices.append(NOT_EQUALLY_FAR.format(joined(measures.epochs)))
     if len(sizes) < 3:
         notices.append(NO_ARCHITECTURES.format("one architecture" if len(sizes) == 1 else "two architectures"))
     return [*notices, FEW_ARCHITECTURES.format(len(sizes))] if 3 <= len(sizes) < LEAST else notices
