@@ -50,10 +50,16 @@ class Sides:
         going_on = [net for net in self.a + self.b if net.run.diverged is None] or [*self.a, *self.b]
         return set.intersection(*(set(net.names) for net in going_on))
 
+    @cached_property
+    def one_loss(self) -> bool:
+        """Whether no configuration names another loss than the others: risks and curvature of two have no common unit."""
+        losses = (net.run.options.get("model.loss") for net in self.a + self.b)
+        return len({str(loss) for loss in losses if loss is not None}) < 2
+
     @property
     def risk(self) -> str | None:
-        """The name of the training risk that was measured of all nets; None: none was."""
-        return next((name for name in RISKS if name in self.names), None)
+        """The name of the training risk that was measured of all nets; None: none was, or their losses differ."""
+        return next((name for name in RISKS if name in self.names and self.one_loss), None)
 
     def chosen(self, patterns: Iterable[str]) -> list[str]:
         """The names that match, in the order of patterns, then of the log.

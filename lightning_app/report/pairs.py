@@ -1,4 +1,4 @@
-"""Which plain nets belong to which residual nets: arms of one net on the same data but for that, and in them nets of one seed.
+"""Which plain nets belong to which residual nets: arms of one net, data and loss but for that, and in them nets of one seed.
 
 Plain and residual of different depth or width are not compared; learning rates they may have of their own, as in the paper.
 Of several such arms those with the same training belong together, then those of one run. Names decide only what is still open,
@@ -108,15 +108,15 @@ def _split(sides: Sides, groups: dict[str, PageNet], facts_of: Callable[[PageNet
 
 
 def _architecture(net: PageNet) -> Facts:
-    """The net but for plain or residual, which must be equal in all, and its data.
+    """The net but for plain or residual, which must be equal in all, its data and its loss.
 
     Without a configuration: the class and depth beside which it was trained, or, trained alone, its name without these words.
     """
     original = next((other for other in net.run.nets if other.name == net.twin_of), net)
     if spec := original.spec.get("net"):
         own = [leaf for leaf in flatten(spec, "net") if not leaf[0].endswith("init_args.residual")]
-        data = (leaf for leaf in net.run.options.items() if leaf[0].startswith("data."))
-        return {"net": repr(sorted(_facts(own).items())), **_facts(data)}
+        task = (leaf for leaf in net.run.options.items() if leaf[0].startswith(("data.", "model.loss")))
+        return {"net": repr(sorted(_facts(own).items())), **_facts(task)}
     if net.class_path and len(net.run.nets) > 1:
         return {"net": repr((net.run.label, net.class_path, net.depth))}
     return {"net": _stem(net)}

@@ -365,6 +365,17 @@ def test_errors_that_are_measured_less_often_are_compared_at_a_risk_that_is_reac
     assert "test/error at training risk 0.6: A 0.3 ± 0, B 0.3 ± 0; A - B 0 [0, 0], 8 pairs" in said
 
 
+def test_risks_of_two_losses_are_never_equal(tmp_path, capsys):
+    """Errors were compared where a cross-entropy was as large as a squared error."""
+    for name, loss in (("one", "cross_entropy"), ("other", "squared_error"), ("silent", None)):
+        model = {"net": "Net", "seeds": "0-7", **({"loss": loss} if loss else {})}
+        make(tmp_path / name, {"net": GOOD[:8] if name == "one" else BAD[:8]}, model=model)
+    for other, counted in (("other", 1), ("silent", 2)):
+        main(["compare", f"{tmp_path}/one", f"{tmp_path}/{other}"])
+        said = capsys.readouterr().out
+        assert said.count("test/error at") == counted and "2 questions, answered or not" in said
+
+
 def test_one_net_whose_errors_stop_being_numbers_does_not_move_the_risk_at_which_all_are_compared(tmp_path, capsys):
     """It is measured all the same, and trains on: only its pair is left out."""
     run = make(tmp_path / "run", {"good": GOOD, "bad": BAD})

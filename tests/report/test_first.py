@@ -287,6 +287,23 @@ def test_other_tasks_are_not_compared_and_other_data_not_paired(tmp_path):
     assert "Not paired by seed, but compared in their order: third/net and base/net." in notices(base, third)
 
 
+def test_risks_and_curvature_of_two_losses_are_not_compared(tmp_path):
+    """A cross-entropy of 0.1 was said to be reached sooner than a squared error of 0.1."""
+    numbers = {
+        "pace": 3 + 0 * NOISE,
+        "test/error": 0.3 + NOISE,
+        "hessian/top1": 50 + NOISE,
+        "hessian/unconverged": 0 * NOISE,
+    }
+    runs = {loss: {"model": {"net": "Net", "loss": loss}} for loss in ("cross_entropy", "squared_error")}
+    (sentence,) = said(*(run_of(tmp_path / loss, {"net": numbers}, config) for loss, config in runs.items()))
+    assert sentence.startswith(
+        "After epoch 10 squared_error/net has a test error as large as that of cross_entropy/net"
+    )
+    same = [run_of(tmp_path / "same" / name, {"net": numbers}, runs["cross_entropy"]) for name in "ab"]
+    assert len(said(*same)) == 4
+
+
 def test_they_are_first_and_each_leads_to_its_figure(bank, tmp_path):
     page = gather([bank])
     section = sections_of(page)[0]

@@ -143,7 +143,7 @@ def _questions(page: PageData, sides: Sides, own: bool) -> list[Question | None]
         found.append(_epochs(sides, sides.risk))
     if sides.risk is not None and unseen.error in sides.names:
         found.append(_at_risk(sides, unseen, ("seeds-at-risk",) * own + (figure,)))
-    for each in prefixes(page.nets):
+    for each in prefixes(page.nets) if sides.one_loss else ():
         what = "a largest eigenvalue" + (" of the Hessian" if each == "hessian" else f" ({each})")
         if (name := f"{each}/top1") in sides.names:
             found.append(_at_end(sides, name, what, f"{key_of(each)}-curves", ratio=True))
