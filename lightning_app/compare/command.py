@@ -12,7 +12,7 @@ from lightning_app.common.answer import answering, as_json
 from lightning_app.common.arguments import Parser
 from lightning_app.common.errors import MachineError, UserError
 from lightning_app.common.files import with_folder, with_home, write_atomically
-from lightning_app.common.numbers import brief
+from lightning_app.common.numbers import brief, epoch_text
 from lightning_app.common.text import printable
 from lightning_app.compare.findings import Finding, Verdict, compare, latex, level_of, questions, text
 from lightning_app.compare.sides import Sides, label_of, sides_of
@@ -29,6 +29,7 @@ CODES = {  # of the first number's verdict; 2 is a mistake
     Verdict.UNRESOLVED: 4,
 }
 SHOWN = 8  # options that differ, in the text; JSON has all
+MEASURES = "trainer.callbacks"  # beginning of options that come last in the text: they train nothing, and may be many
 EPILOG = """\
 examples:
   python main.py compare runs/digits/quickstart:residual runs/digits/quickstart:plain   two arms of a run
@@ -91,18 +92,24 @@ def _write(out: Path | None, data: Mapping[str, Any]) -> None:
 
 
 def _print(sides: Sides, found: list[Finding], margin: float | None) -> None:
-    if sides.seeds is not None:
-        print(f"paired by seed: {', '.join(map(str, sides.seeds))}")
-    for note in sides.notes:
-        print(printable(note))
+    _print_pairs(sides)
     for finding in found:
         print(text(finding, margin))
     if (count := questions(dict.fromkeys(finding.name for finding in found))) > 1:
         print(f"{count} questions, answered or not, share the 5 % chance of a wrong verdict (Bonferroni).")
-    options = [f"{key}: {a} / {b}" for key, (a, b) in sides.differing.items()]
+    its = sorted(sides.differing.items(), key=lambda option: option[0].startswith(MEASURES))
+    options = [f"{key}: {a} / {b}" for key, (a, b) in its]
     if options:
         more = f"; {len(options) - SHOWN} more (--json)" if len(options) > SHOWN else ""
         print(printable(f"options that differ, A / B: {'; '.join(options[:SHOWN])}{more}"))
+
+
+def _print_pairs(sides: Sides) -> None:
+    """Which nets are pairs, and what is to be known of them."""
+    if sides.seeds is not None:
+        print(f"paired by seed: {', '.join(map(str, sides.seeds))}")
+    for note in sides.notes:
+        print(printable(note))
 
 
 def findings_json(
@@ -127,7 +134,7 @@ def _plan(sides: Sides, names: Sequence[str], options: argparse.Namespace) -> in
     Judged with all of the numbers, as without --plan.
     """
     name = names[0]
-    _, a, b = sides.table(name)
+    epochs, a, b = sides.table(name)
     its = spread(differences(a.iloc[-1].to_numpy(), b.iloc[-1].to_numpy()))
     if its.count < 2:
         raise UserError(
@@ -139,8 +146,10 @@ def _plan(sides: Sides, names: Sequence[str], options: argparse.Namespace) -> in
     what = f"a difference of {brief(options.plan)} in {printable(name)}"
     with answering(options.json) as answer:
         answer |= {"name": name, "difference": options.plan, "sd": its.sd, "pairs": its.count, "needed": needed}
+        _print_pairs(sides)
         print(f"{what} needs {seeds} to be settled with a chance of 80 %")
-        print(f"from the spread of {its.count} differences: sd {brief(its.sd, 3)}")
+        at = epoch_text(float(epochs[-1]))
+        print(f"from the spread of {its.count} differences at epoch {at}: sd {brief(its.sd, 3)}")
         _write(options.out, answer)
     return 0
 

@@ -25,6 +25,7 @@ RISKS = ("train/risk", "train/risk_running")
 LOWER_IS_BETTER = re.compile(  # last parts of names; a standard_error is neither good nor bad
     r"((train|training|val|valid|validation|test|eval)_)?(error|risk|cost|loss)(_running|_ema|_paper|_epoch|_step)?"
 )
+OF_ARMS = ("net", "twin_of", "decay_towards")  # options of each
 MEASURING = ("data.init_args.probe_size", "data.init_args.evaluate_train")  # options of the data that train nothing
 # Beginnings of options that say what nets see.
 SEEN = ("data.", "trainer.limit_train_batches", "trainer.overfit_batches")
@@ -47,8 +48,11 @@ class Sides:
     @cached_property
     def names(self) -> set[str]:
         """What was measured of all nets, except those whose run ended early because a net diverged."""
-        going_on = [net for net in self.a + self.b if net.run.diverged is None] or [*self.a, *self.b]
-        return set.intersection(*(set(net.names) for net in going_on))
+        return set.intersection(*(set(net.names) for net in self._going_on))
+
+    @property
+    def _going_on(self) -> list[Net]:
+        return [net for net in self.a + self.b if net.run.diverged is None] or [*self.a, *self.b]
 
     @cached_property
     def one_loss(self) -> bool:
@@ -65,7 +69,7 @@ class Sides:
         """The names that match, in the order of patterns, then of the log.
 
         Raises:
-            UserError: for a pattern that matches nothing that all nets have, with what is near.
+            UserError: for a pattern that matches nothing that all nets have, with the nets that lack it, and what is near.
         """
         found: dict[str, None] = {}
         every = dict.fromkeys(name for net in self.a + self.b for name in net.names)
@@ -77,9 +81,17 @@ class Sides:
                 # Numbers of nets before those of layers.
                 first = sorted(self.names, key=lambda name: (name.count("/"), name))[:6]
                 there = f"there are {len(self.names)}, such as {', '.join(first)}" if first else "there is none"
-                raise UserError(f"no number '{pattern}' was measured of all nets of both sides: {hint}{there}.")
+                lack = self._lacking(pattern)
+                raise UserError(f"no number '{pattern}' was measured of all nets of both sides{lack}: {hint}{there}.")
             found |= dict.fromkeys(matching)
         return [*found]
+
+    def _lacking(self, pattern: str) -> str:
+        """Which nets have no such number, where others have one."""
+        going_on = self._going_on
+        lack = [net for net in going_on if not any(fnmatchcase(name, pattern) for name in net.names)]
+        some = [f"{label_of(net)} of {'A' if net in self.a else 'B'}" for net in lack[:3]]
+        return f" (not of {', '.join(some)}{', ...' * (len(lack) > 3)})" * (0 < len(lack) < len(going_on))
 
     def table(self, name: str) -> tuple[np.ndarray, pd.DataFrame, pd.DataFrame]:
         """Epochs (E,) at which all nets have the number, and the numbers of both sides: a row an epoch, a column a pair.
@@ -131,13 +143,16 @@ def matched(nets_a: Sequence[Net], nets_b: Sequence[Net]) -> Sides:
     notes = [
         f"The nets of {side} differ among themselves in {', '.join(keys)}." for side, keys in within.items() if keys
     ]
+    labels, on_a = Counter(run.label for run in runs), {net.run.folder.path for net in nets_a}
     for run in runs:
-        notes += [f"{run.label}: {changes(found)}." for found in run.changed_options]
-        notes += [f"{run.label}: {damaged}" for damaged in run.damage]
+        side = f" of {'A' if run.folder.path in on_a else 'B'}" * (labels[run.label] > 1)
+        notes += [f"{run.label}{side}: {changes(found)}." for found in run.changed_options]
+        notes += [f"{run.label}{side}: {damaged}" for damaged in run.damage]
     anywhere = {**options, **within["A"], **within["B"]}
     recorded = all("data" in run.config for run in runs)
     known = len(runs) == 1 or recorded
-    if known and (other := [key for key in anywhere if WHAT_IS_LEARNT.fullmatch(key)]):
+    said = set.intersection(*(set(run.options) for run in runs))  # an option that a run lacks may be a newer one
+    if known and (other := [key for key in anywhere if WHAT_IS_LEARNT.fullmatch(key) and key in said]):
         values = " and ".join(str(value) for value in anywhere[other[0]])
         raise UserError(
             f"A and B were trained on different tasks ({other[0]} is {values}), so their numbers cannot be compared."
@@ -287,4 +302,4 @@ def _options(net: Net) -> dict[str, Any]:
     """What its run computes, and of the run's arms its own only."""
     options = _of_one_spelling(net.run.options)
     run = {key: value for key, value in options.items() if not key.startswith(("model.arms.", "model.net."))}
-    return run | compared({"net": net.spec.get("net"), "twin_of": net.spec.get("twin_of")})
+    return run | compared({key: net.spec.get(key) for key in OF_ARMS})

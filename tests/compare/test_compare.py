@@ -140,6 +140,19 @@ def test_a_plan(run, capsys):
     assert json.loads(capsys.readouterr().out)["needed"] == 11
 
 
+def test_a_plan_says_of_which_pairs_it_is(tmp_path, capsys):
+    """It was silent on a net in its first epoch, which decides at which all are taken, and on nets that are no pairs."""
+    for name, errors, size in (("one", GOOD, 64), ("other", BAD, 128)):
+        make(tmp_path / name, {"net": errors}, data={"class_path": "CIFAR10", "init_args": {"batch_size": size}})
+    log = tmp_path / "one" / "log.csv"
+    log.write_text("".join(row for row in log.open() if not row.startswith(("net-seed03,2,", "net-seed03,3,"))))
+    assert main(["compare", f"{tmp_path}/one", f"{tmp_path}/other", "--plan", "0.01"]) == 0
+    said = capsys.readouterr().out
+    assert "Not all nets of A are at epoch 3: one/net-seed03 at 1." in said
+    assert "Not paired by seed, because their data differ (data.init_args.batch_size)" in said
+    assert "from the spread of 10 differences at epoch 1: sd" in said
+
+
 def test_a_diverged_net_is_worse_than_any_other_in_errors_and_left_out_elsewhere(tmp_path, capsys):
     make(tmp_path / "run", {"good": [*GOOD, 0.1], "bad": [*BAD, math.nan]})
     words = ["compare", f"{tmp_path}/run:good", f"{tmp_path}/run:bad", "--json", "-m", "test/error", "-m", "cushion/*"]
@@ -376,6 +389,43 @@ def test_risks_of_two_losses_are_never_equal(tmp_path, capsys):
         assert said.count("test/error at") == counted and "2 questions, answered or not" in said
 
 
+def test_what_an_arm_decays_towards_is_an_option_that_differs(tmp_path, capsys):
+    run = make(tmp_path / "run", {"one": GOOD, "other": BAD})
+    arms = {arm: {"net": "Net", "decay_towards": centre} for arm, centre in (("one", "zero"), ("other", "identity"))}
+    (run.path / "config.yaml").write_text(yaml.safe_dump({"data": DATA, "model": {"arms": arms}}))
+    main(["compare", f"{run.path}:one", f"{run.path}:other"])
+    assert "options that differ, A / B: decay_towards: zero / identity\n" in capsys.readouterr().out
+
+
+def test_a_note_names_the_side_of_runs_of_one_name(tmp_path, capsys):
+    for side, arm in (("a", GOOD), ("b", BAD)):
+        make(tmp_path / side / "run", {"net": arm})
+    resumed(RunFolder(tmp_path / "b" / "run"), batch_size=64)
+    main(["compare", f"{tmp_path}/a/run", f"{tmp_path}/b/run"])
+    assert "\nrun of B: resumed with other options than before: " in "\n" + capsys.readouterr().out
+
+
+def test_options_of_measures_do_not_hide_those_of_training(tmp_path, capsys):
+    for side, rate in (("a", 1), ("b", 2)):
+        callbacks = [{"class_path": "C", "init_args": {"every": rate}}] * 9
+        make(tmp_path / side, {"net": GOOD}, trainer={"callbacks": callbacks}, model={"lr": rate})
+        config = RunFolder(tmp_path / side).config()
+        (tmp_path / side / "config.yaml").write_text(
+            yaml.safe_dump(dict(sorted(config.items(), reverse=True)), sort_keys=False)
+        )
+    main(["compare", f"{tmp_path}/a", f"{tmp_path}/b"])
+    assert "options that differ, A / B: model.lr: 1 / 2; trainer.callbacks.0." in capsys.readouterr().out
+
+
+def test_the_nets_that_lack_a_number_are_named(tmp_path, capsys):
+    make(tmp_path / "run", {"good": GOOD, "bad": BAD})
+    log = tmp_path / "run" / "log.csv"
+    log.write_text("".join(row for row in log.open() if not ("good-seed03" in row and "test/error" in row)))
+    assert main(["compare", f"{tmp_path}/run:good", f"{tmp_path}/run:bad"]) == 2
+    said = " ".join(capsys.readouterr().err.split())
+    assert "no number 'test/error' was measured of all nets of both sides (not of run/good-seed03 of A): " in said
+
+
 def test_one_net_whose_errors_stop_being_numbers_does_not_move_the_risk_at_which_all_are_compared(tmp_path, capsys):
     """It is measured all the same, and trains on: only its pair is left out."""
     run = make(tmp_path / "run", {"good": GOOD, "bad": BAD})
@@ -494,7 +544,7 @@ def test_numbers_of_a_whole_run_are_those_of_its_only_net(tmp_path, capsys):
     said = capsys.readouterr().out
     assert "val_loss at epoch 3" in said and "better" in said and "compared in their order" in said
     assert main(["compare", f"{tmp_path}/good", f"{tmp_path}/bad"]) == 2
-    assert "no number 'test/error' was measured of all nets of both sides: there are 1, such as val_loss" in (
+    assert "of all nets of both sides (not of run0 of A, run2 of A, run4 of A, ...): there are 1, such as val_loss" in (
         capsys.readouterr().err
     )
 
@@ -558,6 +608,14 @@ def test_a_harder_task_of_the_same_data_set_is_another_task(tmp_path, capsys, op
     assert main(["compare", f"{tmp_path}/a", f"{tmp_path}/b"]) == 2
     said = " ".join(capsys.readouterr().err.split())
     assert f"different tasks (data.init_args.{option} is {a} and {b})" in said
+
+
+def test_an_option_that_only_newer_runs_have_is_no_other_task(tmp_path, capsys):
+    """Of a data set that has got one since: runs from before were refused as of another task."""
+    for side, options in (("a", {}), ("b", {"label_noise": 0.0})):
+        make(tmp_path / side, {"net": GOOD}, data={"class_path": "Data", "init_args": {"batch_size": 8} | options})
+    assert main(["compare", f"{tmp_path}/a", f"{tmp_path}/b"]) == 4
+    assert "Not paired by seed, because their data differ (data.init_args.label_noise)" in capsys.readouterr().out
 
 
 def test_a_side_that_does_not_say_its_data_is_compared_in_order(tmp_path, capsys):
