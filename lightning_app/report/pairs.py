@@ -123,8 +123,8 @@ def _architecture(net: PageNet) -> Facts:
 
 
 def training_of(net: PageNet) -> Facts:
-    """The configuration but for seed, folder, nets and what only measures."""
-    return _facts(leaf for leaf in net.run.options.items() if not leaf[0].startswith(NOT_TRAINING))
+    """The configuration but for seed, folder, nets, what only measures, and limits that a resume has raised."""
+    return _facts(leaf for leaf in net.run.planned.items() if not leaf[0].startswith(NOT_TRAINING))
 
 
 def net_of(net: PageNet) -> Facts:

@@ -80,7 +80,7 @@ def name_nets(runs: Sequence["Run"]) -> list[NetName]:
     if len(runs) == 1:
         return [NetName(net, net.name, net.arm) for net in runs[0].nets]
     groups = {
-        label: without_seed(group) for label, group in run_groups({run.label: run.options for run in runs}).items()
+        label: without_seed(group) for label, group in run_groups({run.label: run.planned for run in runs}).items()
     }
     by_arm_alone = len({*groups.values()}) == 1 and any(len(run.nets) > 1 for run in runs)
     named = []

@@ -17,7 +17,7 @@ import pandas as pd
 
 from lightning_app.common.errors import UserError
 from lightning_app.common.numbers import whole
-from lightning_app.runs.configuration import ROOT, changed, compared, flatten
+from lightning_app.runs.configuration import LIMITS, ROOT, changed, compared, flatten
 from lightning_app.runs.folder import LayerRow, MemberRow, RunFolder
 from lightning_app.runs.naming import run_labels, seed_of, without_seed
 
@@ -75,6 +75,12 @@ class Run:
             made = [part["data"] for part in parts if part.get("data")]
             found["data.samples"] = made[-1] if made else dict(flatten(self.config)).get(ROOT)
         return found
+
+    @cached_property
+    def planned(self) -> dict[str, Any]:
+        """Its options, but of the limits those that it began with: a resume may have raised them."""
+        first = compared(next(iter(self.earlier_configs), {}))
+        return self.options | {key: first[key] for key in LIMITS if key in first}
 
     @cached_property
     def nets(self) -> list["Net"]:

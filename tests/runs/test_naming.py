@@ -1,5 +1,7 @@
 """Which nets are seeds of one thing, by names and by configurations."""
 
+import itertools
+
 import pytest
 import yaml
 
@@ -126,6 +128,23 @@ def test_a_sweep_is_told_apart_by_what_it_varies(leave):
         f"simplified (depth={depth}, {kind})": [0, 1] for depth in (20, 32) for kind in ("residual", "plain")
     }
     assert [nets[0].kind for nets in groups.values()] == ["residual", "plain"] * 2
+
+
+def test_a_run_of_a_sweep_that_was_resumed_for_more_epochs_stays_with_its_seeds(leave):
+    """It was an arm of its own, and as a fourth option that differs took the others' names: "simplified~3"."""
+    grid = itertools.product((8, 14), (1, 2), (False, True), (0, 1))
+    runs = []
+    for number, (depth, lr, residual, seed) in enumerate(grid, 1):
+        its = config(f"{seed}-{seed}", residual, depth, lr) | {"trainer": {"max_epochs": 1}}
+        runs.append(leave("a" if number == 1 else f"a~{number}", config=its))
+    before = (runs[2].path / "config.yaml").read_text()
+    (runs[2].path / "config.before-resume-1.yaml").write_text(before)
+    (runs[2].path / "config.yaml").write_text(before.replace("max_epochs: 1", "max_epochs: 9"))
+    page = gather(runs)
+    seeds = {group: [net.seed for net in nets] for group, nets in page.groups.items()}
+    kinds = itertools.product((1, 2), (8, 14), ("plain", "residual"))
+    assert seeds == {f"a (lr={lr}, depth={depth}, {kind})": [0, 1] for lr, depth, kind in kinds}
+    assert [pair.seeds for pair in pairs(page)[0]] == [(0, 1)] * 4
 
 
 def test_runs_of_one_name_that_cannot_be_compared_keep_apart(leave):
