@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from lightning_app.board.worker import PageRequest, PageUpdate, Stamp, Worker, WorkerEnded, stamp_of
 from lightning_app.common.text import visible
-from lightning_app.runs.folder import ARRAYS, FINISHED, LOGS, SMALL_FILES, each_once, run_folders
+from lightning_app.runs.folder import ARRAYS, FINISHED, LOGS, SMALL_FILES, by_number, each_once, run_folders
 from lightning_app.runs.naming import parent_of
 
 __all__ = ["SHOWN", "Board"]
@@ -152,7 +152,7 @@ class Board:
     def _shown(self, view: OpenPage) -> list[ListedRun]:
         """Those chosen, in the order of `report`."""
         chosen = [self.runs[label] for label in view.chosen if label in self.runs]
-        return sorted(chosen or [*self.runs.values()][:SHOWN], key=lambda run: run.path)
+        return sorted(chosen or [*self.runs.values()][:SHOWN], key=lambda run: by_number(run.path))
 
     def _follow(self) -> None:
         searched = time.monotonic()

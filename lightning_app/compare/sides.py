@@ -20,6 +20,7 @@ from lightning_app.common.files import with_home
 from lightning_app.common.numbers import plural
 from lightning_app.runs import Net, Run, find_runs, read_runs
 from lightning_app.runs.configuration import ALL_DATA, changes, compared, differing
+from lightning_app.runs.folder import by_number
 
 RISKS = ("train/risk", "train/risk_running")
 LOWER_IS_BETTER = re.compile(  # last parts of names; a standard_error is neither good nor bad
@@ -220,8 +221,8 @@ def _nets(side: str) -> list[Net]:
         raise UserError(f"a side of compare is a run, or several with commas between them, got '{side}'.")
     whole = with_home(paths)
     parts = [whole] if whole.exists() else [with_home(part) for part in paths.split(",")]
-    found = [path for part in parts for path in ([] if part.exists() else sorted(glob(str(part)))) or [str(part)]]
-    runs = read_runs(find_runs(dict.fromkeys(Path(path).resolve() for path in found)))
+    found = [path for part in parts for path in ([] if part.exists() else _matching(part)) or [part]]
+    runs = read_runs(find_runs(dict.fromkeys(path.resolve() for path in found)))
     nets_of = [_with_numbers_of_their_run(run) for run in runs]
     nets = [net for of_run in nets_of for net in of_run if arm in ("", net.arm)]
     for run in runs:
@@ -239,6 +240,10 @@ def _nets(side: str) -> list[Net]:
     if twice:
         raise UserError(f"{side} has seed {twice[0]} in several runs: name the run of each seed once.")
     return sorted(nets, key=lambda net: -1 if net.seed is None else net.seed)
+
+
+def _matching(pattern: Path) -> list[Path]:
+    return sorted(map(Path, glob(str(pattern))), key=by_number)
 
 
 class OnlyNet(Net):

@@ -438,7 +438,7 @@ def find_runs(paths: Iterable[Path | str]) -> list[RunFolder]:
     """The run folders at or below each of the paths, each folder once. UserError: if a path holds no run, naming the path."""
     found: list[Path] = []
     for path in map(with_home, paths):
-        folders = sorted(run_folders(path))
+        folders = sorted(run_folders(path), key=by_number)
         if path.is_file():
             raise UserError(
                 f"expected a run folder, or a folder of them, got the file {path}: name the folder that it is in."
@@ -447,6 +447,15 @@ def find_runs(paths: Iterable[Path | str]) -> list[RunFolder]:
             raise UserError(f"expected a run folder, or a folder of them, found no {LOG} in or below {path}.")
         found += folders
     return [RunFolder(folder) for folder in each_once(found)]
+
+
+def by_number(path: Path) -> list[list[str | int]]:
+    """To sort paths by: a number in a name by its size, so that added runs come last.
+
+    >>> [path.name for path in sorted(map(Path, ("a~10", "a~2", "a", "depth8-seed3")), key=by_number)]
+    ['a', 'a~2', 'a~10', 'depth8-seed3']
+    """
+    return [[int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", name)] for name in path.parts]
 
 
 def each_once(folders: Iterable[Path]) -> list[Path]:

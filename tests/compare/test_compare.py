@@ -549,6 +549,16 @@ def test_numbers_of_a_whole_run_are_those_of_its_only_net(tmp_path, capsys):
     )
 
 
+def test_nets_without_seeds_are_in_the_order_of_the_numbers_of_their_runs(tmp_path):
+    """Evidence depends on the order: run10 was put between run1 and run2."""
+    for number in range(11):
+        for side in "ab":
+            RunFolder(tmp_path / side / f"run{number}").append([Row("", 1, 10, "val_loss", 1.0 + number)])
+    for names in ("{}", "{}/run*"):
+        sides = sides_of(*(f"{tmp_path}/{names.format(side)}" for side in "ab"))
+        assert [net.run.label for net in sides.a] == [f"run{number}" for number in range(11)]
+
+
 def test_numbers_of_a_whole_run_are_nobody_s_where_it_has_several_nets(tmp_path):
     run = make(tmp_path / "run", {"good": GOOD, "bad": BAD})
     run.append([Row("", 3, 30, "time/epoch", 5.0)])

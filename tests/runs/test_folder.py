@@ -119,6 +119,13 @@ def test_pickled_arrays_are_not_loaded(tmp_path):
         run.arrays(0, "cushion")
 
 
+def test_added_runs_come_last(tmp_path):
+    """By letters run~10 came before run~2."""
+    for number in range(1, 12):
+        RunFolder(tmp_path / ("run" if number == 1 else f"run~{number}")).append([row(1, 0.5)])
+    assert [run.label for run in find_runs([tmp_path])] == ["run", *(f"run~{number}" for number in range(2, 12))]
+
+
 def test_find_runs_looks_below_and_names_what_holds_none(tmp_path):
     RunFolder(tmp_path / "group" / "one").append([row(0, 1.0)])
     RunFolder(tmp_path / "group" / "two").append([row(0, 1.0)])
