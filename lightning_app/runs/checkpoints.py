@@ -158,8 +158,8 @@ def _check(file: Path) -> None:
 class SaveCheckpoint(Checkpoint):
     """Writes ``checkpoints/last.ckpt`` after epochs, keeps some, and saves when a signal ends the run.
 
-    Nothing is selected: the last epoch is the result, so there is no "best" checkpoint. If training resumes from last.ckpt,
-    what was logged after its step is dropped: later steps are made again, perhaps with other options or not all of them.
+    Nothing is selected: the last epoch is the result, so there is no "best" checkpoint. If training resumes from last.ckpt, or
+    begins again, what was logged of later steps is dropped: they are made again, perhaps with other options or not all of them.
 
     Args:
         every_n_epochs: number of epochs after which last.ckpt is written; it is always written after the final one.
@@ -177,7 +177,7 @@ class SaveCheckpoint(Checkpoint):
     @override
     @rank_zero_only
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        if self.folder is not None and trainer.global_step:
+        if self.folder is not None:
             RunFolder(self.folder.parent).drop_after(trainer.global_step)
 
     @override

@@ -4,6 +4,7 @@ import math
 import signal
 import zipfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from lightning_app.common.errors import DivergedError, UserError
 from lightning_app.common.signals import Stopped, Stopping
 from lightning_app.modules import Arm
 from lightning_app.networks import CifarResNet, SimplifiedNet
-from lightning_app.runs import RunFolder
+from lightning_app.runs import Row, RunFolder
 from lightning_app.runs.checkpoints import LAST, AtomicCheckpointIO, SaveCheckpoint, Stopper
 from lightning_app.runs.loggers import RunLogger
 from tests.helpers import TIMING, arm, classifier, digits, fit, trainer
@@ -259,6 +260,15 @@ def test_a_disk_that_does_not_keep_what_was_written_replaces_nothing(tmp_path, m
     with pytest.raises(UserError, match=r"damaged.*before it is kept"):
         AtomicCheckpointIO().save_checkpoint({"state_dict": {"w": weights}}, target)
     assert target.read_bytes() == before
+
+
+def test_a_run_that_begins_again_has_no_later_rows_of_its_first_attempt(tmp_path):
+    """As one that was killed before its first checkpoint: its page said that it is after epoch 3 while it was in its first."""
+    run, save = RunFolder(tmp_path), SaveCheckpoint(every_n_epochs=5)
+    run.append(Row("net", epoch, STEPS * epoch, "test/error", 0.5) for epoch in range(4))
+    save.folder = run.checkpoints
+    save.on_train_start(SimpleNamespace(global_step=0), None)
+    assert run.log()["epoch"].tolist() == [0]
 
 
 def test_weights_that_are_no_numbers_replace_no_checkpoint(tmp_path):
