@@ -355,6 +355,7 @@ def test_of_mixed_losses_a_risk_has_no_unit(tmp_path, losses, unit):
     assert f"Risk: mean {'cross-entropy' if unit else 'loss'}{unit} per sample" in text and ("nats" in text) == bool(
         unit
     )
+    assert ("differ (cross_entropy and squared_error): their risks have no common unit" in text) != bool(unit)
 
 
 def test_a_run_that_diverged_before_it_could_log_it_is_said_to(tmp_path):

@@ -2,7 +2,7 @@
 
 from lightning_app.plots.drawing import from_zero
 from lightning_app.report.blocks import Section
-from lightning_app.report.figures import Curve, figure_of_curves
+from lightning_app.report.figures import Curve, figure_of_curves, joined
 from lightning_app.report.page_data import Loss, PageData, loss_of
 
 TITLES = {
@@ -31,12 +31,16 @@ CAPTION = (
     "a thin line."
 )
 
+OTHER_LOSSES = "The losses of these runs differ ({}): their risks have no common unit, so do not compare them."
+
 
 def section(page: PageData) -> Section:
     """The section, with a panel for each of these numbers that was measured."""
     expected = *EXPECTED, page.held_out.risk, page.held_out.error
     missing = [name for name in expected if not page.having(name).nets]
     notices = [f"Not measured here: {', '.join(missing)}."] if missing else []
+    losses = {str(loss) for run in page.runs if (loss := run.options.get("model.loss")) is not None}
+    notices += [OTHER_LOSSES.format(joined(losses))] * (len(losses) > 1)
     loss = loss_of(page.nets)
     caption = CAPTION.format(loss=loss.measured(loss.name))
     blocks = figure_of_curves(page, "learning-curves", caption, [_curve(name, loss) for name in TITLES])
