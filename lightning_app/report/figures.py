@@ -16,8 +16,9 @@ from lightning_app.report.page_data import PageData, PageNet
 from lightning_app.report.panels import how_seeds_are_drawn, legend, panel
 
 FIRST_SEED = (
-    "Of several seeds the first is shown. With the page’s script it is the seed whose button you point at, or else the "
-    "first that is switched on; if there are more than six nets, the other seeds have only the first and the last epoch."
+    "Of several seeds the first that has arrays is shown. With the page’s script it is the seed whose button you point "
+    "at, or else the first that is switched on; if there are more than six nets, the other seeds have only the first and "
+    "the last epoch."
 )
 NO_CURVES = Rows({"epoch": []}, who="")  # a histogram: the page's script needs its axes alone
 Draw = Callable[[Axes], None]
@@ -43,14 +44,15 @@ def of_each(epochs: Iterable[float]) -> str:
     return f" of each net ({joined(several)})" * (len(several) > 1)
 
 
-def group_legend(page: PageData, first: bool = False) -> list[Entry]:
-    """Swatch and label of each group; of several seeds their number and, last, how they are drawn, or which is ``first``."""
+def group_legend(page: PageData, shown: Collection[PageNet] = ()) -> list[Entry]:
+    """Swatch and label of each group; of several seeds their number and, last, how they are drawn, or which one is ``shown``."""
 
     def label(group: str, nets: Sequence[PageNet]) -> str:
-        return group if len(nets) == 1 else nets[0].label if first else f"{group} ({len(nets)} seeds)"
+        one = next((net.label for net in nets if net in shown), f"{group} ({len(nets)} seeds)")
+        return group if len(nets) == 1 else one
 
     looks = legend((label(group, nets), nets[0].style) for group, nets in page.groups.items())
-    return looks if first else looks + how_seeds_are_drawn([*map(len, page.groups.values())])
+    return looks if shown else looks + how_seeds_are_drawn([*map(len, page.groups.values())])
 
 
 def over_groups(axes: Axes, page: PageData, line: Callable[[PageNet], pd.Series], every: bool = False) -> None:
@@ -173,7 +175,7 @@ Read = Callable[[Mapping[str, np.ndarray]], tuple[np.ndarray, np.ndarray] | None
 def first_and_last(
     page: PageData, family: str, arrays: Collection[str], key: str, title: str, facts: tuple[str, ...], read: Read
 ) -> list[View]:
-    """The first net of each group at the first epoch with arrays, and at the last if that is another; those there are.
+    """Of each group the first net that has arrays, at their first epoch, and at the last if that is another; those there are.
 
     Args:
         arrays: keys of what ``read`` makes edges and counts of.
@@ -189,7 +191,7 @@ def first_and_last(
             epochs = net.run.array_epochs(family)
             at = epochs[place] if len(epochs) > -place else None
             there.update((net, each) for each in own if each.epoch == at)
-        if shown := [there[net] for net in page.firsts() if net in there]:
+        if shown := [there[net] for net in page.firsts(frames.get) if net in there]:
             epoch = joined(each.epoch for each in shown)
             others = [*there.values()] if len(there) > len(shown) else []
             views.append(View(f"{key}-{when}", f"{title}, epoch {epoch}", facts, shown, others))
@@ -243,5 +245,5 @@ def figure_of_histograms(
     data = csv_text(("net", *facts, "epoch", "bin_from", "bin_to", count), rows)
     caption += f" {FIRST_SEED}" * (len(page.firsts()) < len(page.nets))
     frames = frames_csv({view.key: view.frames for view in views if view.frames})
-    legend_ = group_legend(page, first=True)
+    legend_ = group_legend(page, {each.net for view in views for each in view.of})
     return [Figure(key, caption, panels, legend_, data, columns=wide, frames=frames)] if panels else []

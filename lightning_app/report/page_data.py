@@ -1,7 +1,7 @@
 """What a page is made of: the nets of some runs, and how each of them is called, grouped and drawn."""
 
 import math
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
@@ -88,18 +88,20 @@ class PageData:
             found += [(f"{group}: mean ± sd of {len(nets)}", nets)] * (len(nets) > 1)
         return found
 
-    def firsts(self) -> list[PageNet]:
-        """The first net of each group: what is shown where several seeds would hide each other."""
-        return [nets[0] for nets in self.groups.values()]
+    def firsts(self, having: Callable[[PageNet], object] = lambda net: True) -> list[PageNet]:
+        """The first net of each group that has what is asked for: what is shown where several seeds would hide each other."""
+        found = (next(filter(having, nets), None) for nets in self.groups.values())
+        return [net for net in found if net is not None]
 
-    def moving(self) -> list[PageNet]:
-        """The nets shown while epochs pass: all, or where they are many, the first of each group."""
-        return self.nets if len(self.nets) <= MOST_MOVING else self.firsts()
+    def moving(self, family: str) -> list[PageNet]:
+        """The nets shown while epochs pass: all, or where they are many, the first of each group that has arrays."""
+        few = len(self.nets) <= MOST_MOVING
+        return self.nets if few else self.firsts(lambda net: net.run.array_epochs(family))
 
     def saved(self, family: str, keys: Collection[str], ends: bool = True) -> dict[PageNet, dict[float, Arrays]]:
         """Arrays of a family by net and epoch, those there are: of the moving nets, and with ``ends`` of others at the first
         and the last epoch. A file is read once for all its nets."""
-        moving, shown = self.moving(), [net for nets in self.groups.values() for net in nets]
+        moving, shown = self.moving(family), [net for nets in self.groups.values() for net in nets]
         found: dict[PageNet, dict[float, Arrays]] = {net: {} for net in shown if ends or net in moving}
         for run in self.runs:
             epochs = run.array_epochs(family)

@@ -154,15 +154,14 @@ def table(page: PageData, prefix: str, title: str) -> Table:
 
 
 def tables_of_parts(page: PageData, prefix: str) -> list[Table]:
-    """A row a part, of the first net of each group; none where no part has a spectrum."""
+    """A row a part, of the first net of each group that has such spectra; none where no part has one."""
     tables = []
-    for net in page.firsts():
-        if names := parts([net], prefix):
-            prefixes = {"all parameters": prefix} | {name: f"{prefix}/{name}" for name in names}
-            epoch = last_epoch(net, prefix)
-            rows = [[Cell(name), *_entries(net, each, [*OF_PARTS], epoch)] for name, each in prefixes.items()]
-            title = f"{net.label}, {prefix}, epoch {_spelled(epoch)}"
-            tables.append(Table(PARTS, ["part", *OF_PARTS.values()], rows, title))
+    for net in page.firsts(lambda net: parts([net], prefix)):
+        prefixes = {"all parameters": prefix} | {name: f"{prefix}/{name}" for name in parts([net], prefix)}
+        epoch = last_epoch(net, prefix)
+        rows = [[Cell(name), *_entries(net, each, [*OF_PARTS], epoch)] for name, each in prefixes.items()]
+        title = f"{net.label}, {prefix}, epoch {_spelled(epoch)}"
+        tables.append(Table(PARTS, ["part", *OF_PARTS.values()], rows, title))
     return tables
 
 

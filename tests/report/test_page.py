@@ -4,6 +4,7 @@ import base64
 import gzip
 import math
 import re
+import shutil
 from html.parser import HTMLParser
 
 import numpy as np
@@ -17,8 +18,8 @@ from lightning_app.report.interactive import script
 from lightning_app.report.page import title_of
 from lightning_app.report.page_data import gather, loss_of
 from lightning_app.report.pairs import pairs
-from lightning_app.report.sections import cushions, first, headline, learning, outcome, weights
-from lightning_app.runs import Row, RunFolder
+from lightning_app.report.sections import cushions, first, headline, layers, learning, outcome, weights
+from lightning_app.runs import LayerRow, Row, RunFolder
 from tests.report.conftest import bare_run, only
 from tests.silence import SILENT
 
@@ -247,6 +248,20 @@ def test_numbers_without_their_arrays(run):
     assert "No histograms of weights were saved" in text
     assert "No cushions per sample were saved at layer10" in text
     assert 'id="cushion-medians"' in text
+
+
+def test_a_first_seed_without_arrays_and_layers_does_not_hide_those_of_others(make):
+    """As a run that was copied without its measurements: "No histograms of weights were saved", of seeds that had them."""
+    seeds = [make(f"bank-seed{seed}", epochs=1, seed=seed) for seed in (0, 1)]
+    shutil.rmtree(seeds[0].path / "measurements")
+    seeds[1].save_layers([LayerRow("plain", "layer01", "conv", "Conv2d", (4, 3, 3, 3), "")])
+    page = gather(seeds)
+    for module in (weights, cushions):
+        found = module.section(page)
+        histograms = next(block for block in found.blocks if "histograms" in block.key)
+        assert not found.notices and histograms.panels and histograms.frames
+        assert [entry.label for entry in histograms.legend] == ["bank-seed1/plain", "bank-seed1/residual"]
+    assert [table.title for table in layers.section(page).blocks] == ["bank-seed1/plain"]
 
 
 @pytest.mark.parametrize("epochs", [0, 1])

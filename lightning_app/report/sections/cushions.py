@@ -74,13 +74,13 @@ def _number(layer: str) -> int:
 
 
 def _histograms(page: PageData, layer: str) -> list[Figure]:
-    """A panel a convention, the first net of each group, at the last epoch that has arrays; nothing if there are none."""
-    saved, firsts = page.saved(FAMILY, [_array(layer, end) for end in CONVENTIONS.values()]), page.firsts()
+    """A panel a convention, of each group the first net that has arrays, at their last epoch; nothing if there are none."""
+    saved = page.saved(FAMILY, [_array(layer, end) for end in CONVENTIONS.values()])
     shown: dict[str, Samples] = {}  # by key of a view
     views = []
     for title, end in CONVENTIONS.items():
         samples, key = _samples(saved, _array(layer, end)), f"cushion-histogram-samples{end}"
-        if of := {net: epochs for net, epochs in samples.items() if net in firsts}:
+        if of := {net: samples[net] for net in page.firsts(samples.__contains__)}:
             shown[key] = of
             views.append(_view(key, f"{title}, {layer}", (layer, f"samples{end}"), samples, of))
 

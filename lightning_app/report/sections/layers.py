@@ -42,8 +42,8 @@ NO_NUMBER = "its weights are all 0, or its input is 0 for every sample"
 
 
 def section(page: PageData) -> Section | None:
-    """A table for each arm, of its first seed; for runs that wrote no layers down, nothing."""
-    nets = [net for net in page.firsts() if layers_of_net(net)]
+    """A table for each arm, of the first seed that wrote its layers down; without any, nothing."""
+    nets = page.firsts(layers_of_net)
     notes = [f"{run.label}: {note}" for run in page.runs for note in run.notes if not STOPPED.match(note)]
     if not nets and not notes:
         return None

@@ -17,7 +17,7 @@ CAPTION = (
     "file has a row for each measure, net and epoch, with one number per layer, separated by spaces; the first row of a "
     "measure names the layers; a dash: not measured."
 )
-FIRST = " Only the first seed of each arm is here: all seeds would make the page too large."
+FIRST = " Only the first seed of each arm that has these numbers is here: all seeds would make the page too large."
 SOME = " Only one epoch in {} is here, counted from the last: all epochs would make the page too large."
 
 Measures = dict[tuple[str, str], dict[str, str]]  # prefix and field -> layer -> key
@@ -31,9 +31,11 @@ def section(page: PageData) -> Section | None:
     if not measures:
         return None
     keys = [key for keys in measures.values() for key in keys.values()]
-    counts = {group: sum(len(nets[0].points(key)[1]) for key in keys) for group, nets in page.groups.items()}
+    named = {*keys}
+    firsts = page.firsts(lambda net: not named.isdisjoint(net.names))
+    counts = {net.group: sum(len(net.points(key)[1]) for key in keys) for net in firsts}
     of_all = sum(count * len(page.groups[group]) for group, count in counts.items())
-    nets = page.nets if of_all <= MOST else page.firsts()
+    nets = page.nets if of_all <= MOST else firsts
     step = -(-sum(counts.values()) // MOST) if of_all > MOST else 1
     caption = CAPTION + FIRST * (len(nets) < len(page.nets)) + SOME.format(step) * (step > 1)
     data = csv_text(("measure", "net", "epoch", "values"), _rows(nets, measures, step))
