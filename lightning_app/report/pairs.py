@@ -63,7 +63,8 @@ def counterparts(page: PageData) -> list[Sides]:
     A twin (of the same initial function as its original) stands for its arm only where that has no net of its own: with its
     original it is compared in a section of its own.
     """
-    groups = {name: nets[0] for name, nets in page.groups.items() if nets[0].residual is not None}
+    arms = {name: most_telling(nets) for name, nets in page.groups.items()}
+    groups = {name: net for name, net in arms.items() if net.residual is not None}
     sides = _sides(groups, _architecture)
     finer_facts: tuple[Callable[[PageNet], Facts], ...] = (
         lambda net: {"training": repr(sorted(training_of(net).items()))},  # equal only where no option is missing
@@ -76,6 +77,11 @@ def counterparts(page: PageData) -> list[Sides]:
     return sides
 
 
+def most_telling(nets: Iterable[PageNet]) -> PageNet:
+    """The net of an arm of which most is recorded: the run of its first seed may be older than others, or lack a file."""
+    return max(nets, key=lambda net: (net.residual is not None, not net.guessed, bool(net.run.config)))
+
+
 def _sides(groups: dict[str, PageNet], facts_of: Callable[[PageNet], Facts]) -> list[Sides]:
     """Groups that agree together, in order; of each side those with weights of their own, else the twins.
 
@@ -83,18 +89,19 @@ def _sides(groups: dict[str, PageNet], facts_of: Callable[[PageNet], Facts]) -> 
     """
     together: list[tuple[list[Facts], list[list[str]]]] = []
 
-    def agree(one: Facts, other: Facts) -> bool:
-        return all(one[key] == other[key] for key in one.keys() & other.keys())
-
     for name, net in groups.items():
         facts = facts_of(net)
-        agreeing = next((each for each in together if all(agree(facts, other) for other in each[0])), None)
+        agreeing = next((each for each in together if all(_agree(facts, other) for other in each[0])), None)
         if agreeing is None:
             agreeing = ([], [[], [], [], []])
             together.append(agreeing)
         agreeing[0].append(facts)
         agreeing[1][2 * bool(net.residual) + bool(net.twin_of)].append(name)
     return [(plain or plain_twins, own or twins) for _, (plain, plain_twins, own, twins) in together]
+
+
+def _agree(one: Facts, other: Facts) -> bool:
+    return all(one[key] == other[key] for key in one.keys() & other.keys())
 
 
 def _split(sides: Sides, groups: dict[str, PageNet], facts_of: Callable[[PageNet], Facts]) -> list[Sides]:
@@ -112,14 +119,21 @@ def _architecture(net: PageNet) -> Facts:
 
     Without a configuration: the class and depth beside which it was trained, or, trained alone, its name without these words.
     """
-    original = next((other for other in net.run.nets if other.name == net.twin_of), net)
-    if spec := original.spec.get("net"):
-        own = [leaf for leaf in flatten(spec, "net") if not leaf[0].endswith("init_args.residual")]
-        task = (leaf for leaf in net.run.options.items() if leaf[0].startswith(("data.", "model.loss")))
-        return {"net": repr(sorted(_facts(own).items())), **_facts(task)}
+    if recorded := _recorded(net):
+        own = {key: value for key, value in recorded.items() if key.partition(".")[0] == "net"}
+        return {**recorded, "net": repr(sorted(own.items()))}
     if net.class_path and len(net.run.nets) > 1:
         return {"net": repr((net.run.label, net.class_path, net.depth))}
     return {"net": _stem(net)}
+
+
+def _recorded(net: PageNet) -> Facts:
+    """What its configuration says of the net but for plain or residual, its data and its loss; nothing if it names no net."""
+    original = next((other for other in net.run.nets if other.name == net.twin_of), net)
+    if not (spec := original.spec.get("net")):
+        return {}
+    task = (leaf for leaf in net.run.options.items() if leaf[0].startswith(("data.", "model.loss")))
+    return _facts(leaf for leaf in (*flatten(spec, "net"), *task) if not leaf[0].endswith("init_args.residual"))
 
 
 def training_of(net: PageNet) -> Facts:
@@ -150,17 +164,28 @@ def _pair(plain: str, residual: str, page: PageData) -> tuple[Pair, list[str]]:
         sides: list[dict[int | None, PageNet]] = [{None: nets[0]} for nets in arms]
     else:
         sides = [{net.seed: net for net in nets if net.seed is not None} for nets in arms]
-    shared = sorted(sides[0].keys() & sides[1].keys(), key=_order)
+    both = sorted(sides[0].keys() & sides[1].keys(), key=_order)
+    apart = [seed for seed in both if _are_apart(*(side[seed] for side in sides))]
+    shared = [seed for seed in both if seed not in apart]
     lost = [seed for seed in shared if any(side[seed].diverged is not None for side in sides)]
     kept = tuple(seed for seed in shared if seed not in lost)
     label, alone, notices = _label(plain, residual), sides[0].keys() ^ sides[1].keys(), []
     if alone:
         notices.append(f"{label}: {_seeds(alone)} in only one of the two, so in no pair.")
+    if apart:
+        notices.append(
+            f"{label}: {_seeds(apart)} left out, because net, data or loss of the two differ in more than the skips."
+        )
     if lost:
         notices.append(f"{label}: {_seeds(lost)} left out, {DIVERGED}")
     if len(kept) < 2:
         notices.append(f"{label}: fewer than two seeds in both, so no paired statistics.")
     return Pair(label, kept, *(tuple(side[seed] for seed in kept) for side in sides)), notices
+
+
+def _are_apart(one: PageNet, other: PageNet) -> bool:
+    """Whether two nets of one seed are no pair, as their configurations say: seeds of an arm may be of several."""
+    return not _agree(_recorded(one), _recorded(other))
 
 
 def _label(plain: str, residual: str) -> str:

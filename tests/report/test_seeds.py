@@ -365,3 +365,43 @@ def test_different_nets_as_seeds_of_one_arm_are_said(bank):
         options = {"model": {"net": net, "seeds": f"{first}-{first + 1}"}}
         (runs[-1].path / "config.yaml").write_text(yaml.safe_dump(options))
     assert any("trained with different options: net.init_args.depth." in said for said in section(*runs).notices)
+
+
+def arms_of(tmp_path, changed: dict[str, dict] | None = None) -> list[RunFolder]:
+    """Four seeds of a plain and a residual net, a run each, with configurations; some with another net or other data."""
+    runs = []
+    for residual in (False, True):
+        for seed in range(4):
+            runs.append(RunFolder(tmp_path / f"{'res' if residual else 'pln'}20-seed{seed}"))
+            runs[-1].append(member_rows("net", residual, seed, 1))
+            net = {"class_path": "SimplifiedNet", "init_args": {"depth": 20, "residual": residual}}
+            own = {"model": {"net": net, "seeds": [seed]}, "data": {"class_path": "CIFAR10"}}
+            own |= (changed or {}).get(runs[-1].path.name, {})
+            (runs[-1].path / "config.yaml").write_text(yaml.safe_dump(own))
+    return runs
+
+
+def test_a_seed_of_other_data_or_another_net_is_in_no_pair(tmp_path):
+    """It was, as the first seeds of both arms agree."""
+    deeper = {"class_path": "SimplifiedNet", "init_args": {"depth": 32, "residual": True}}
+    changed = {
+        "res20-seed2": {"data": {"class_path": "MNIST"}},
+        "res20-seed3": {"model": {"net": deeper, "seeds": [3]}},
+    }
+    ((pair,), said) = pairs(gather(arms_of(tmp_path, changed)))
+    assert pair.seeds == (0, 1) and len(pair.plain) == len(pair.residual) == 2
+    assert (
+        "pln20 − res20: seeds 2, 3 left out, because net, data or loss of the two differ in more than the skips."
+        in said
+    )
+
+
+def test_a_first_seed_without_a_configuration_does_not_hide_those_of_others(tmp_path):
+    """Then an arm "res20" had no plain counterpart called "base"."""
+    runs = arms_of(tmp_path)
+    for run in runs[:4]:
+        run.path.rename(run.path.with_name(run.path.name.replace("pln20", "base")))
+    (tmp_path / "base-seed0" / "config.yaml").unlink()
+    page = gather([RunFolder(path) for path in sorted(tmp_path.iterdir())])
+    ((pair,), said) = pairs(page)
+    assert (pair.label, pair.seeds) == ("base − res20", (0, 1, 2, 3)) and not said

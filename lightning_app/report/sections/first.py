@@ -16,7 +16,7 @@ from lightning_app.compare.findings import Finding, Verdict, errors_at_equal_ris
 from lightning_app.compare.sides import Sides, lower_is_better, matched
 from lightning_app.report.blocks import Cell, Section, Sentences
 from lightning_app.report.page_data import PageData
-from lightning_app.report.pairs import counterparts
+from lightning_app.report.pairs import counterparts, most_telling
 from lightning_app.report.sections.curvature import key_of
 from lightning_app.report.sections.cushions import choose_layer
 from lightning_app.report.sections.outcome import outcome
@@ -113,8 +113,8 @@ def _findings(asked: Sequence[Asked], anchors: Collection[str]) -> Sentences:
 def _sides(page: PageData, plain_of: dict[str, str]) -> tuple[dict[tuple[str, str], Sides], list[str]]:
     """Each arm against its own plain one where that is certain, else against the first plain arm, or the first of all."""
     groups = page.groups
-    plain = [name for name, nets in groups.items() if nets[0].kind == "plain"]
-    recorded = [name for name in plain if not groups[name][0].guessed]
+    plain = [name for name, nets in groups.items() if most_telling(nets).kind == "plain"]
+    recorded = [name for name in plain if not most_telling(groups[name]).guessed]
     reference = next(iter([*recorded, *plain, *groups]), "")
     found: dict[tuple[str, str], Sides] = {}
     other = []
