@@ -152,11 +152,14 @@ def matched(nets_a: Sequence[Net], nets_b: Sequence[Net]) -> Sides:
     anywhere = {**options, **within["A"], **within["B"]}
     recorded = all("data" in run.config for run in runs)
     known = len(runs) == 1 or recorded
-    said = set.intersection(*(set(run.options) for run in runs))  # an option that a run lacks may be a newer one
-    if known and (other := [key for key in anywhere if WHAT_IS_LEARNT.fullmatch(key) and key in said]):
-        values = " and ".join(str(value) for value in anywhere[other[0]])
+    # A run from before an option existed lacks it; where the others have 0 or False, the task is the same.
+    apart = (item for each in (options, *within.values()) for item in each.items())
+    tasks = {key: values for key, values in apart if WHAT_IS_LEARNT.fullmatch(key) and any(values)}
+    if known and tasks:
+        key, values = next(iter(tasks.items()))
         raise UserError(
-            f"A and B were trained on different tasks ({other[0]} is {values}), so their numbers cannot be compared."
+            f"A and B were trained on different tasks ({key} is {' and '.join(map(str, values))}), so their numbers cannot be "
+            "compared."
         )
     last = max(net.epoch for net in every)
     notes += [*_unfinished("A", nets_a, last), *_unfinished("B", nets_b, last)]
