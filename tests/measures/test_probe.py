@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lightning_app.common.errors import UserError
-from lightning_app.measures import LayerNorms, cushions, probe_forward
+from lightning_app.measures import Hessian, LayerNorms, cushions, probe_forward
 from lightning_app.measures.core.hooks import sample_norms
 from lightning_app.networks import Layer, SimplifiedNet, layers_of
 from tests.forked import Popen
@@ -297,6 +297,21 @@ def test_a_loss_of_tokens_is_tried_on_batches_of_different_lengths():
     ):
         found = probe_forward(some, (), [batch(3, 0), batch(5, 1), batch(3, 1)], loss=loss)
         assert math.isnan(found.loss) == expected
+
+
+def of_neighbours(outputs: Tensor, labels: Tensor) -> Tensor:
+    """As contrastive losses are: which other sample is the most similar? NaN for one sample alone."""
+    similar = (outputs @ outputs.T).fill_diagonal_(-math.inf)
+    return F.cross_entropy(similar, torch.arange(len(outputs)).roll(1))
+
+
+@pytest.mark.parametrize("loss", [nn.CrossEntropyLoss(torch.tensor([0.0, 1.0, 1.0])), of_neighbours])
+def test_a_loss_that_is_nan_for_a_sample_alone_is_no_mean(loss):
+    torch.manual_seed(0)
+    some, x, y = nn.Linear(4, 3), torch.randn(16, 4), torch.arange(16) % 3
+    assert math.isnan(probe_forward(some, (), [(x[:10], y[:10]), (x[10:], y[10:])], loss=loss).loss)
+    with pytest.raises(UserError, match=r"the mean of their separate losses is nan"):
+        Hessian(some, [(x, y)], loss)
 
 
 def test_a_loss_that_the_first_batch_tells_to_be_no_mean_stays_none():
