@@ -317,6 +317,21 @@ def test_classes_of_a_convolution_come_second_also_where_they_are_as_many_as_pos
     torch.testing.assert_close(of_samples(net(x), labels, context.loss)[0], expected)
 
 
+def test_a_loss_that_holds_another_one_is_taken_itself():
+    class Tempered(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.criterion = nn.CrossEntropyLoss()
+
+        def forward(self, outputs, labels):
+            return self.criterion(outputs / 0.1, labels)
+
+    torch.manual_seed(0)
+    net, x, labels = nn.Conv1d(2, 3, 1), torch.randn(4, 2, 5), torch.randint(3, (4, 5))
+    found = measure(net, x, labels, LayerCushion(), loss=Tempered())["probe/risk"]
+    assert found == pytest.approx(Tempered()(net(x), labels).item(), rel=1e-6)
+
+
 class Flattening(nn.CrossEntropyLoss):
     def forward(self, outputs, labels):
         return super().forward(outputs.flatten(0, -2), labels.flatten())

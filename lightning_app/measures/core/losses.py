@@ -119,7 +119,8 @@ class LossOfMaps:
         self._loss, self.ignore_index = loss, ignored_label(loss)
 
     def __call__(self, outputs: Tensor, labels: Tensor) -> Tensor:
-        plain = F.cross_entropy if self._loss is cross_entropy else getattr(self._loss, "criterion", self._loss)
+        plain = F.cross_entropy if self._loss is cross_entropy else self._loss
+        plain = plain.criterion if isinstance(plain, LossOfTokens) else plain
         return plain(outputs, labels) if self.of_maps else self._loss(outputs, labels)
 
     @torch.no_grad()
