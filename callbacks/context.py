@@ -28,6 +28,7 @@ from lightning_app.measures.core.losses import (
     LossOfMaps,
     LossOfTokens,
     ReturnedLoss,
+    are_numbers,
     counted,
     cross_entropy,
     evenly_spread,
@@ -215,7 +216,7 @@ class MeasureContext:
                 with evaluating(self.net):
                     self.loss.look(self.net, inputs)
             found = True
-            whole = not labels.is_floating_point() and labels.dtype != torch.bool
+            whole = not are_numbers(labels) and labels.dtype != torch.bool
             yield inputs, _differentiable(labels.to(like.device, torch.long if whole else None))
         if not found:
             raise UserError(f"there are no samples to measure '{self.name}' on: {PAIRS}")

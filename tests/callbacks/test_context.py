@@ -20,6 +20,7 @@ from callbacks import (
     StatefulMeasure,
 )
 from lightning_app.common.errors import UserError
+from lightning_app.measures.core.losses import counted
 from tests.helpers import arm, context
 
 BATCHES = st.lists(st.tuples(st.integers(1, 9), st.sampled_from([3, 4])), min_size=1, max_size=6)
@@ -148,6 +149,22 @@ def test_a_context_by_hand_leaves_a_net_in_training_mode_as_it_was():
     assert net.training and torch.equal(torch.get_rng_state(), state)
     again = by_hand.gradient()
     assert all(torch.equal(gradient[name], again[name]) for name in gradient)
+
+
+def test_complex_labels_are_numbers_as_real_ones():
+    """Of Fourier coefficients, say: none is a class, to which a whole number is converted."""
+    torch.manual_seed(0)
+    net, x, labels = nn.Linear(4, 4), torch.randn(6, 4), torch.randn(6, 4, dtype=torch.complex64)
+
+    def loss(outputs, labels):
+        return (outputs - labels).abs().square().mean()
+
+    of_net = MeasureContext(net, [(x, labels)], loss)
+    found = LayerCushion().evaluate(of_net)
+    assert found["probe/risk"] == pytest.approx(loss(net(x), labels).item(), rel=1e-6)
+    assert "probe/error" not in found and counted(labels, loss) == 6
+    with pytest.raises(UserError, match=r"needs class numbers as labels, got torch.complex64"):
+        LayerCushion().evaluate(MeasureContext(net, [(x, labels)]))
 
 
 class Float32Norm(nn.LayerNorm):

@@ -46,7 +46,7 @@ def cross_entropy(outputs: Tensor, labels: Tensor) -> Tensor:
     >>> round(float(cross_entropy(logits, torch.tensor([[1, 2, 0], [3, -100, -100]])).exp()))
     4
     """
-    if labels.is_floating_point() or (labels.ndim > 1 and labels.shape == outputs.shape):
+    if are_numbers(labels) or (labels.ndim > 1 and labels.shape == outputs.shape):
         one_hot = "take labels.argmax(1), " * (labels.ndim == 2)
         raise UserError(
             "without a loss of its own a module is measured with the cross-entropy, which needs class numbers as labels, "
@@ -181,6 +181,11 @@ def scalar_loss(value: Any) -> Tensor:
     return value.reshape(())
 
 
+def are_numbers(labels: Tensor) -> bool:
+    """Whether labels are real or complex numbers, as of a regression, and not classes."""
+    return labels.is_floating_point() or labels.is_complex()
+
+
 def counted(labels: Tensor, loss: Loss) -> int:
     """Number of terms in the mean of a batch: samples or tokens whose label is not ignored.
 
@@ -207,7 +212,7 @@ def _by_sample(values: Tensor) -> Tensor:
 
 def _counting(labels: Tensor, loss: Loss) -> Tensor:
     """Which labels count, (B, ...) bool; (B,) of labels that are no classes."""
-    if labels.is_floating_point():
+    if are_numbers(labels):
         return torch.ones(len(labels), dtype=torch.bool, device=labels.device)
     return _signed(labels[:, _shift(loss) :] if _of_tokens(labels) else labels).ne(ignored_label(loss))
 
@@ -332,7 +337,7 @@ def are_classes(outputs: Tensor, labels: Tensor, loss: Loss) -> bool:
 
 def _of_classes(outputs: Tensor, labels: Tensor) -> bool:
     """Whether outputs (B, classes, ...) of at least two classes fit labels (B, ...)."""
-    integers = not labels.is_floating_point() and outputs.ndim == labels.ndim + 1
+    integers = not are_numbers(labels) and outputs.ndim == labels.ndim + 1
     return integers and outputs.shape[1] > 1 and (outputs.shape[0], *outputs.shape[2:]) == labels.shape
 
 
@@ -344,7 +349,7 @@ def rows_of(outputs: Tensor, labels: Tensor, loss: Loss) -> tuple[Tensor, Tensor
 
 
 def _of_tokens(labels: Tensor) -> bool:
-    return labels.ndim > 1 and not labels.is_floating_point()
+    return labels.ndim > 1 and not are_numbers(labels)
 
 
 def _aligned(outputs: Tensor, labels: Tensor, loss: Loss) -> tuple[Tensor, Tensor]:
