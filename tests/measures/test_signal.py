@@ -329,6 +329,24 @@ def test_dead_units_are_those_of_the_first_relu_where_another_one_has_more():
     assert (found["layer01/dead"], found["layer02/dead"]) == (0, 0.75)
 
 
+class Squeezed(nn.Module):
+    """Maps as wide as they have channels, times a gate of each channel."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.gate, self.last = nn.Conv2d(3, 8, 1), nn.Linear(8, 8), nn.Linear(8, 10)
+
+    def forward(self, x):
+        x = self.conv(x)
+        return self.last(F.relu(x * self.gate(x.mean((2, 3))).sigmoid()[:, :, None, None]).mean((2, 3)))
+
+
+def test_dead_units_behind_a_gate_are_channels_also_where_maps_are_as_wide():
+    one, (x, y) = Squeezed().double(), data(size=8)
+    one.conv.bias.data[:] = torch.tensor([-1e3] * 6 + [10.0] * 2)
+    assert watched(one, x, y)["layer02/dead"] == 0.75
+
+
 class Ending(nn.Module):
     """Linear maps on maps whose channels are last, one called three times before its ReLUs; one number a sample."""
 

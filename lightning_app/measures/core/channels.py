@@ -51,9 +51,12 @@ class Channels:
         (2, 1)
         >>> Channels(8, True, (8, 8)).axis(torch.zeros(2, 24, 8, 8))
         1
+        >>> Channels(8, False).axis(torch.zeros(2, 8, 8, 8))  # maps times a vector, as in squeeze-and-excitation
+        1
         """
         last = signal.ndim - 1
-        own, other = (1, last) if self.second else (last, 1)
+        of_maps = self.second or (signal.ndim > 3 and not self.places)
+        own, other = (1, last) if of_maps else (last, 1)
         if signal.shape[own] == self.count:
             return own
         left = (*signal.shape[1:other], *signal.shape[other + 1 :])
