@@ -75,8 +75,10 @@ class Signal(Measure):
         * If a module's ``training_step`` calls its parts instead of the module itself, there are no activations and gradients:
           let it call ``self(x)``, or name the trained nets in ``members``.
         * ``gradient`` is B times the gradient of the mean loss over a batch of B. A loss that is not a mean over samples, or
-          gradients accumulated over several batches, change its scale; the factor of a GradScaler (16-mixed) is divided out. If
-          an optimizer makes several passes in a step (LBFGS, SAM), all count, as do those of a step that the scaler skipped.
+          gradients accumulated over several batches, change its scale; the factor of a GradScaler (16-mixed) is divided out.
+          Passes of a step that the scaler skipped count. Of an optimizer that calls a closure several times (LBFGS) a trainer
+          announces the first pass, which counts alone; in ``skipscope.watch`` all count. Derivatives within the loss
+          (``create_graph``, as in a physics-informed net) are not counted.
         * ``gradient_correlation`` uses neighbours in the batch (random pairs if training shuffles): B pairs, so its relative
           error is about 1/√(2 B). Balduzzi et al. use one output's gradient for all inputs; the loss's gradient depends on the
           label, which at initialisation is a factor of the same size for all layers. Samples without a gradient are left out.

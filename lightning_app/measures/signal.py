@@ -125,6 +125,9 @@ class SignalWatch(TorchFunctionMode):
         self._samples = samples
         self._scale_now, self._scale = scale, 1.0  # of the present pass
         self._sums: dict[str, Tensor] = {}  # (k,) each
+        self._of_graphs: dict[str, Tensor] = {}  # the same of passes back that can be differentiated themselves
+        self._gradients: dict[str, Tensor] = {}  # of weights, by layer, also if they are dropped right after the step
+        self._closed = False
         self._way: WeakIdKeyDictionary = WeakIdKeyDictionary()  # tensor -> layers on its longest way, and the last one
         self._batch = 0  # samples in the present pass
         self._channels: dict[str, Channels] = {}  # by layer and call
@@ -148,6 +151,8 @@ class SignalWatch(TorchFunctionMode):
             Exception: the error raised while watching.
         """
         self.close()
+        if not any(key.endswith("/gradient") for key in self._sums):  # an optimizer differentiates the gradient again
+            self._sums |= self._of_graphs
         self._weights()
         if self.error is not None:
             raise self.error
@@ -156,10 +161,12 @@ class SignalWatch(TorchFunctionMode):
         return {key: tuple(islice(numbers, size)) for key, size in zip(self._sums, sizes)}
 
     def close(self) -> None:
-        """Remove the hooks, even in the middle of a pass."""
+        """Remove the hooks, even in the middle of a pass. What passes back from now on is none of the loss's gradient."""
+        self._closed = True
         for handle in self._handles:
             handle.remove()
         self._exit()
+        self._keep_gradients()
 
     def _watch(self, net: nn.Module) -> None:
         self._handles.append(net.register_forward_pre_hook(_Hook(self._enter), prepend=True, with_kwargs=True))
@@ -221,17 +228,21 @@ class SignalWatch(TorchFunctionMode):
         self._channels[layer.name] = Channels.of(layer.module, out)
         self._add(f"{layer.name}/activation", self._square(out), out.numel())
         if out.requires_grad:
-            out.register_hook(_Hook(self._gradient, layer.name, self._batch or len(out), self._scale))
+            out.register_hook(_Hook(self._passed_back, layer.name, self._batch or len(out), self._scale))
+
+    def _passed_back(self, *seen: Any) -> None:
+        """With a graph it is a derivative within the loss, as of a physics-informed net, and not that of the loss."""
+        if not self._closed:
+            self._gradient(self._of_graphs if torch.is_grad_enabled() else self._sums, *seen)
 
     @_guarded
-    def _gradient(self, name: str, batch: int, scale: float, gradient: Tensor) -> None:
+    def _gradient(self, into: dict[str, Tensor], name: str, batch: int, scale: float, gradient: Tensor) -> None:
         whole = (self._samples or batch) / scale
-        self._add(f"{name}/gradient", self._square(gradient) * whole**2, gradient.numel())
+        self._add(f"{name}/gradient", self._square(gradient) * whole**2, gradient.numel(), into=into)
         if len(gradient) == batch > 1 and gradient.numel():  # a row a sample, not a token or a place
             cosines = _neighbours(gradient)
-            self._add(
-                f"{name}/gradient_correlation", cosines.square().nansum(dtype=self._wide), cosines.isfinite().sum()
-            )
+            squares = cosines.square().nansum(dtype=self._wide)
+            self._add(f"{name}/gradient_correlation", squares, cosines.isfinite().sum(), into=into)
 
     def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         """What a pass calls beside its layers: additions, ReLUs, and what leads from one tensor to the next."""
@@ -274,9 +285,17 @@ class SignalWatch(TorchFunctionMode):
         alive = out.amax([axis for axis in range(out.ndim) if axis != unit]) != 0
         key, units = f"{name}/dead", alive.reshape(-1).to(self._wide)
         if key not in self._sums or len(self._sums[key]) == len(units):  # else there are others, as behind a torch.cat
-            self._put(key, units)
+            self._put(key, units, self._sums)
 
     # -- after the step -----------------------------------------------------------------------------------------------
+
+    @_guarded
+    def _keep_gradients(self) -> None:
+        with self._reading():
+            wholes = {layer.name: layer.parameter for layer in self._layers}
+        self._gradients |= {
+            name: whole.grad for name, whole in wholes.items() if whole.is_leaf and whole.grad is not None
+        }
 
     @_guarded
     def _weights(self) -> None:
@@ -286,11 +305,11 @@ class SignalWatch(TorchFunctionMode):
             if layer.module not in there:  # replaced since
                 continue
             with self._reading():
-                weight, whole = layer.weight.detach(), layer.parameter
+                weight = layer.weight.detach()
             size = self._square(before)
             self._add(f"{layer.name}/weight", size, before.numel())
-            if whole.is_leaf and whole.grad is not None:
-                gradient = whole.grad.to_dense()  # that of an embedding may be sparse
+            if layer.name in self._gradients:
+                gradient = self._gradients[layer.name].to_dense()  # that of an embedding may be sparse
                 self._add(f"{layer.name}/weight_gradient", self._square(gradient[layer.rows]), before.numel())
             self._add(f"{layer.name}/update", self._square(weight - before), size)
 
@@ -301,12 +320,12 @@ class SignalWatch(TorchFunctionMode):
     def _square(self, x: Tensor) -> Tensor:
         return torch.linalg.vector_norm(x.detach(), dtype=self._wide).square()
 
-    def _add(self, key: str, *parts: Tensor | float) -> None:
+    def _add(self, key: str, *parts: Tensor | float, into: dict[str, Tensor] | None = None) -> None:
         made = [part.to(self._wide) if isinstance(part, Tensor) else self._number(part) for part in parts]
-        self._put(key, torch.stack(made))
+        self._put(key, torch.stack(made), self._sums if into is None else into)
 
-    def _put(self, key: str, sums: Tensor) -> None:
-        self._sums[key] = self._sums[key] + sums if key in self._sums else sums
+    def _put(self, key: str, sums: Tensor, into: dict[str, Tensor]) -> None:
+        into[key] = into[key] + sums if key in into else sums
 
     def _number(self, value: float) -> Tensor:
         return torch.full((), value, dtype=self._wide, device=self._device)  # filled there: nothing is transferred

@@ -129,6 +129,30 @@ def test_a_module_that_trains_its_parts_and_not_itself_is_told_so(tmp_path, capl
     assert "no activations" not in caplog.text
 
 
+def test_weights_have_their_gradients_also_where_these_are_dropped_right_after_the_step(tmp_path):
+    """As in Lightning's examples of manual optimization."""
+
+    class Manual(Foreign):
+        def __init__(self, late: bool):
+            super().__init__()
+            self.automatic_optimization, self.late = False, late
+
+        def training_step(self, batch, batch_idx):
+            optimizer = self.optimizers()
+            if not self.late:
+                optimizer.zero_grad()
+            self.manual_backward(super().training_step(batch, batch_idx))
+            optimizer.step()
+            if self.late:
+                optimizer.zero_grad()
+
+    for late in (False, True):
+        torch.manual_seed(2)  # of the dropout
+        fit_foreign(Manual(late), Signal(), folder=tmp_path / str(late), epochs=1)
+    both = [logged(tmp_path / str(late), "net", 0) for late in (False, True)]
+    assert both[0] == both[1] and "layer01/weight_gradient" in both[0]
+
+
 def test_a_compiled_part_is_named(tmp_path, caplog):
     module = Foreign()
     module.again._compiled_call_impl = module.again._call_impl  # as `compile()` leaves it, without compiling

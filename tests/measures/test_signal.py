@@ -87,6 +87,44 @@ def test_weight_gradients_are_finite_differences():
         assert found[f"{layer.name}/weight_gradient"] * layer.weight.numel() ** 0.5 == pytest.approx(slope, rel=1e-6)
 
 
+def smooth() -> tuple[nn.Module, torch.Tensor]:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(2, 5), nn.Tanh(), nn.Linear(5, 1)).double(), torch.randn(6, 2).double()
+
+
+def test_gradients_within_a_loss_are_not_those_of_the_loss():
+    """As in a physics-informed net: -u'' = u at points x."""
+
+    def loss() -> torch.Tensor:
+        points = x.clone().requires_grad_()
+        u = one(points)
+        (slope,) = torch.autograd.grad(u.sum(), points, create_graph=True)
+        (bend,) = torch.autograd.grad(slope[:, 0].sum(), points, create_graph=True)
+        return (bend[:, 0] + u[:, 0]).square().mean()
+
+    one, x = smooth()
+    watch = SignalWatch(one)
+    loss().backward()
+    found, outs = profile(watch.stop()), []
+    for layer in (one[0], one[2]):
+        layer.register_forward_hook(lambda _, inputs, out: outs.append(out))
+    for name, gradient in zip(("layer01", "layer02"), torch.autograd.grad(loss(), outs)):
+        assert found[f"{name}/gradient"] == pytest.approx(len(x) * rms(gradient), rel=1e-12)
+
+
+def test_a_gradient_that_an_optimizer_differentiates_again_is_counted_and_what_it_makes_of_it_is_not():
+    found = []
+    for twice in (False, True):
+        one, x = smooth()
+        watch, weights = SignalWatch(one), [*one.parameters()]
+        slopes = torch.autograd.grad(one(x).square().mean(), weights, create_graph=twice)
+        watch.close()  # the step begins
+        if twice:
+            torch.autograd.grad(slopes, weights, [torch.ones_like(w) for w in weights])
+        found.append(profile(watch.stop()))
+    assert found[0] == found[1] and "layer02/gradient" in found[0]
+
+
 def test_a_sparse_gradient_of_an_embedding_is_the_dense_one():
     found, tokens = [], torch.tensor([[1, 2], [2, 5]])
     for sparse in (False, True):
