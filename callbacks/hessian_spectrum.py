@@ -14,6 +14,7 @@ from callbacks.measure import Measure
 from lightning_app.common.errors import DivergedError, UserError, at_least
 from lightning_app.common.isolation import is_of_device, trained_weights
 from lightning_app.measures import Hessian, Restricted, Spectrum, check_asked, dense, exact_spectrum, spectrum
+from lightning_app.measures.curvature.hessian import LossOfOwnWeights
 from lightning_app.networks import layers_of
 
 if TYPE_CHECKING:
@@ -91,7 +92,7 @@ class HessianSpectrum(Measure):
         tolerance: above 0 and below 1; an eigenpair has converged when its residual is at most tolerance · |eigenvalue|.
         parts: also the spectra of each layer, of the ID entries and of the rest; each costs as many products as the whole.
         exact: nets with at most this many parameters get all eigenvalues, in float64, unless the net cannot compute in it (one
-            that casts its inputs to float32).
+            that casts its inputs to float32), or the loss uses the net's weights itself.
         double: compute in float64; otherwise in the precision of the weights, float32 or float64.
         seed: seed of the random starts.
         prefix: prefix of the keys, so that a small spectrum every epoch and a full one now and then have different keys.
@@ -186,7 +187,7 @@ def _in_float64(hessian_of: Callable[..., Hessian]) -> Hessian | None:
     """None of a net that cannot be computed in it: what else is wrong is so in the net's own precision, too."""
     try:
         return hessian_of(double=True)
-    except RuntimeError as error:
+    except (RuntimeError, LossOfOwnWeights) as error:
         if is_of_device(error):
             raise
         return None

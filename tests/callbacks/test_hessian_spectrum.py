@@ -5,7 +5,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from callbacks import HessianSpectrum
+from callbacks import HessianSpectrum, MeasureContext
 from lightning_app.measures import Hessian, Spectrum, dense
 from lightning_app.networks import SimplifiedNet
 from lightning_app.runs import RunFolder
@@ -66,6 +66,22 @@ def test_a_small_net_that_casts_to_float32_gets_the_ends_of_its_spectrum():
     every, *_ = measured(tiny_net, HessianSpectrum(samples=SAMPLES))
     assert found["hessian/top1"] == pytest.approx(every["hessian/top1"], rel=1e-3)
     assert found["hessian/top1_residual"] > 0 and every["hessian/top1_residual"] == 0
+
+
+def test_a_small_net_whose_loss_uses_its_weights_has_them_in_its_spectrum():
+    """As with a penalty: a copy in float64 does not have it."""
+    torch.manual_seed(0)
+    net = tiny_net()
+    batches = [*digits().probe_loader()]
+
+    def penalised(outputs, labels):
+        return F.cross_entropy(outputs, labels) + 5 * sum(w.square().sum() for w in net.parameters())
+
+    with_it, without = (
+        HessianSpectrum(samples=SAMPLES, steps=25).evaluate(MeasureContext(net, batches, loss))
+        for loss in (penalised, F.cross_entropy)
+    )
+    assert with_it["hessian/top1"] == pytest.approx(without["hessian/top1"] + 10, rel=1e-3)
 
 
 @pytest.mark.parametrize("exact", [0, 10_000])

@@ -249,6 +249,20 @@ def test_a_loss_with_float32_numbers_of_its_own_also_on_a_float64_net():
     torch.testing.assert_close(double.float(), exact, rtol=1e-4, atol=1e-6)
 
 
+def test_a_copy_in_float64_is_refused_where_the_loss_uses_the_net_itself():
+    net, pairs = nn.Linear(4, 3), [(torch.randn(6, 4), torch.arange(6) % 3)]
+    factor = nn.Parameter(torch.ones(()))
+
+    def penalised(outputs, labels):
+        return F.cross_entropy(outputs, labels) + net.weight.square().sum()
+
+    with pytest.raises(UserError, match=r"but the loss uses weights of the net itself, .* set double to false"):
+        Hessian(net, pairs, penalised, double=True)
+    without = dense(Hessian(net, pairs))[:12, :12]
+    torch.testing.assert_close(dense(Hessian(net, pairs, penalised))[:12, :12], without + 2 * torch.eye(12))
+    Hessian(net, pairs, lambda outputs, labels: factor * F.cross_entropy(outputs, labels), double=True)
+
+
 def test_a_batchnorm_without_running_statistics_is_refused():
     net = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4, track_running_stats=False), nn.Linear(4, 3)).eval()
     with pytest.raises(

@@ -56,6 +56,10 @@ UNDIFFERENTIABLE = ("not implemented", "not differentiable", "differentiate twic
 DEAD_END = "torch::autograd::Error"
 
 
+class LossOfOwnWeights(UserError):
+    """A loss that depends on weights of the net otherwise than by its outputs: none of a copy of the net."""
+
+
 class Symmetric(Protocol):
     """A symmetric linear map on R^size."""
 
@@ -110,7 +114,8 @@ class Hessian(ParameterMap):
 
     Raises:
         UserError: for half precision, training mode, a BatchNorm without running statistics, no samples, unknown names, a loss
-            that is not a mean, a net that cannot be differentiated twice, or products that are not symmetric.
+            that is not a mean, a net that cannot be differentiated twice, or products that are not symmetric; with ``double``
+            also for a loss that depends on the net's weights otherwise than by its outputs, as a penalty does.
 
     >>> net = nn.Linear(2, 1, bias=False)
     >>> x, y = torch.tensor([[1.0, 2.0]]), torch.tensor([[0.0]])
@@ -146,6 +151,8 @@ class Hessian(ParameterMap):
             )
         self._loss_dtype = self._dtype_of_loss()
         self._check_loss()
+        if double:
+            self._check_weights(net)
         per_number = self._bytes_per_number()
         self._chunks = cut(self._chunks, loss, self.like.dtype, GRAPH, per_number)
         self.chunk = max(len(labels) for _, labels in self._chunks)
@@ -288,6 +295,18 @@ class Hessian(ParameterMap):
                 "a Hessian needs a loss that is an unweighted mean over samples, or over the tokens whose label is not -100: "
                 f"for some samples the loss is {differing[0]:.4g}, but the mean of their separate losses is {differing[1]:.4g}. "
                 f"Use such a loss, or {ADVICE}"
+            )
+
+    def _check_weights(self, net: nn.Module) -> None:
+        """Check that the loss is one of the copy's outputs alone, and not of the weights of the net itself."""
+        inputs, labels = self._few()
+        with torch.enable_grad():
+            loss = self._loss(*self._for_loss(self._net(inputs), labels))
+        weights = [*trained_weights(net).values()]
+        if loss.requires_grad and any(g is not None for g in torch.autograd.grad(loss, weights, allow_unused=True)):
+            raise LossOfOwnWeights(
+                "a Hessian in float64 is that of a copy of the net, but the loss uses weights of the net itself, as a penalty or "
+                "a physics-informed loss does: set double to false, or let the loss be a function of outputs and labels."
             )
 
     @torch.no_grad()
