@@ -210,6 +210,31 @@ def test_blocks_that_change_their_input_have_the_cuts_of_those_that_do_not():
         torch.testing.assert_close(one, same)
 
 
+class Adding(nn.Module):
+    """Adds its input to what a ReLU has let through, in place or not."""
+
+    def __init__(self, in_place: bool) -> None:
+        super().__init__()
+        self.linear, self.in_place = nn.Linear(4, 4), in_place
+
+    def forward(self, x):
+        h = self.linear(x).relu()
+        if not self.in_place:
+            return h + x
+        h += x
+        return h
+
+
+def test_what_is_added_to_a_relu_in_place_is_seen():
+    found = []
+    for in_place in (False, True):
+        torch.manual_seed(0)
+        net = nn.Sequential(nn.Sequential(*(Adding(in_place) for _ in range(3))), nn.Linear(4, 2))
+        found.append(CutNet(net.eval(), torch.randn(5, 4)).signals)
+    assert len(found[0]) == len(found[1]) == 5
+    assert all(map(torch.equal, *found))
+
+
 class Passing(nn.Module):
     """A block that takes its signal by name, or returns it with something else."""
 

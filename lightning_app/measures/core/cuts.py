@@ -120,7 +120,8 @@ class _ForwardPass:
         self.positions: list[int] = []
         self.passed_before: dict[str, int] = {}  # layer -> boundaries before the first use of its weight
         self._at, self._signal = at, signal
-        self._relu: tuple[Tensor | None, Tensor | None] = None, None  # in and out of the last one
+        # In and out of the last one, and the version of what came out: it may be changed in place.
+        self._relu: tuple[Tensor | None, Tensor | None, int] = None, None, 0
         self._here: tuple[Tensor | None, int] = None, 0  # what goes over the last boundary, and its version there
         self._channels = Channels.before(net)
 
@@ -160,15 +161,15 @@ class _ForwardPass:
         self.positions.append(self._channels.positions(signal))
 
     def _rectified(self, x: Tensor, out: Tensor) -> None:
-        self._relu = x, out
+        self._relu = x, out, _version(out)
 
     def _boundary(self, x: Tensor) -> Tensor:
         """What goes on from here: x, or what the injected signal becomes."""
         here, version = self._here
         if x is here and _version(x) == version:  # the output of one block is the input of the next: one boundary
             return x
-        before, after = self._relu
-        rectified = before is not None and after is x
+        before, after, version = self._relu
+        rectified = before is not None and after is x and _version(x) == version
         signal = before if before is not None and rectified else x.clone()  # the block may change its input in place
         if len(self.signals) == self._at and self._signal is not None:
             signal = self._signal
