@@ -554,6 +554,36 @@ def test_nets_that_are_made_in_setup_and_keep_their_losses(tmp_path, make):
     assert {"cushion", "hessian", "drive", "signal"} <= {name.split("/")[0] for name in log[log["epoch"] == 1]["name"]}
 
 
+def test_copies_of_a_module_know_its_epoch_and_share_its_data(tmp_path):
+    """A net may change with the epochs, and a module may keep its data, which need not be copied for each measurement."""
+
+    class Kept(TensorDataset):
+        def __deepcopy__(self, memo):
+            raise AssertionError("copied")
+
+    class Growing(LateItself):
+        def __init__(self):
+            super().__init__()
+            self.train_set = Kept(*images().tensors)
+
+        def forward(self, x):
+            return super().forward(x) * (1 + self.current_epoch)
+
+        def configure_optimizers(self):
+            return torch.optim.SGD(self.parameters(), lr=0.0)
+
+        def on_train_epoch_end(self):
+            super().on_train_epoch_end()
+            x, y = self.train_set[:]
+            risks.append(F.cross_entropy(self(x), y).item())
+
+    risks: list[float] = []
+    module = Growing()
+    fit(module, LayerCushion(), HessianSpectrum(samples=8), folder=tmp_path, data=loader(module.train_set))
+    found = RunFolder(tmp_path).log().query("name == 'probe/risk' and epoch > 0")["value"].tolist()
+    assert found == pytest.approx(risks, rel=1e-5) and risks[0] != risks[1]
+
+
 def test_a_running_metric_is_no_loss():
     module = Foreign()
     module.loss = MeanMetric()

@@ -15,6 +15,7 @@ from torch.func import functional_call
 from torch.nn.modules.dropout import _DropoutNd
 from torch.nn.utils.parametrize import is_parametrized
 from torch.overrides import TorchFunctionMode
+from torch.utils.data import DataLoader, Dataset
 
 from lightning_app.common.calls import call, sample_tensors
 from lightning_app.common.errors import UserError
@@ -116,13 +117,21 @@ def _copy(net: nn.Module, shared: Iterable[Tensor]) -> nn.Module:
     # What has a graph cannot be copied: a weight that a hook computes in each pass (`torch.nn.utils.weight_norm`), and the
     # losses of an epoch that a module keeps in a list.
     computed = (value for module in net.modules() for value in tensors_in(vars(module)) if value.grad_fn is not None)
+    # Data that a LightningModule keeps are no part of what it computes.
+    data = (
+        value for module in net.modules() for value in vars(module).values() if isinstance(value, Dataset | DataLoader)
+    )
     try:
-        return copy.deepcopy(net, {id(tensor): tensor for tensor in (*shared, *computed)})
+        copied = copy.deepcopy(net, {id(each): each for each in (*shared, *computed, *data)})
     except TypeError as error:  # of what cannot be copied, such as a lock
         raise UserError(
             f"{type(net).__name__} is measured on a copy, but cannot be copied ({error}): keep such an attribute outside of "
             "the module, or give its class a __deepcopy__."
         ) from error
+    for own, other in zip(net.modules(), copied.modules()):
+        if "_trainer" in vars(own):  # a LightningModule's, which its copies do not have: without, `current_epoch` is 0
+            vars(other)["_trainer"] = vars(own)["_trainer"]
+    return copied
 
 
 def with_plain_weights(net: nn.Module) -> nn.Module:
