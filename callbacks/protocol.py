@@ -22,7 +22,8 @@ measured on the same ones; random augmentation is seeded. Only samples that trai
 SubsetRandomSampler, the batches of ``overfit_batches``). They pass ``on_before_batch_transfer`` and ``on_after_batch_transfer``
 as in validation.
 
-Measurements also call ``loss``; what it logs then is dropped. Do not update metrics in it, but in ``training_step``.
+Measurements also call ``loss``; what it logs then is dropped. Do not update metrics in it, but in ``training_step``. It is called
+without gradients: what differentiates a net in it, as a physics-informed loss, needs ``torch.enable_grad()``.
 """
 
 import inspect
@@ -128,7 +129,7 @@ def loss_of(pl_module: pl.LightningModule) -> Loss:
 
 def _of_two_arguments(loss: Loss, where: str) -> Loss:
     try:
-        inspect.signature(loss).bind(None, None)
+        inspect.signature(loss.forward if isinstance(loss, nn.Module) else loss).bind(None, None)
     except ValueError:  # a builtin tells nobody what it takes
         return loss
     except TypeError as error:

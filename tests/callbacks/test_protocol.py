@@ -235,6 +235,10 @@ def test_a_loss_of_other_arguments_is_refused_by_measures_that_need_one(tmp_path
         loss_of(Odd())(torch.zeros(1), torch.zeros(1))
     fit(Odd(), WeightMass(), folder=tmp_path)
     assert "weight_mass/all" in set(RunFolder(tmp_path).log()["name"])
+    module = Foreign()
+    module.criterion = nn.GaussianNLLLoss()
+    with pytest.raises(UserError, match=r"Foreign\.criterion\(outputs, labels\).* takes other arguments .*'var'"):
+        loss_of(module)(torch.zeros(1), torch.zeros(1))
 
 
 def test_regression_needs_a_loss_and_has_no_error(tmp_path):
