@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 
-from lightning_app.common.calls import Inputs, call
+from lightning_app.common.calls import Inputs, call, sample_tensors
 from lightning_app.common.errors import UserError, first_line
 from lightning_app.common.isolation import evaluating, is_of_device, tensors_in, unwrapped
 from lightning_app.networks.layers import MAPS, Layer, layers_of
@@ -154,7 +154,8 @@ def _calls(net: nn.Module, modules: Collection[nn.Module], sample: Tensor | Inpu
     except (RuntimeError, ValueError, TypeError, AssertionError) as error:
         if is_of_device(error):
             raise
-        what = f"this {type(net).__name__} cannot take samples of shape {tuple(sample.shape[1:])}"
+        shapes = " and ".join(str(tuple(each.shape[1:])) for each in sample_tensors(sample))  # of each input
+        what = f"this {type(net).__name__} cannot take samples of shape {shapes}"
         raise UserError(f"{what}: {first_line(error)}") from error
     finally:
         for handle in handles:

@@ -9,6 +9,7 @@ import torchvision
 from torch import nn
 from torch.nn.utils import prune
 
+from lightning_app.common.calls import Inputs
 from lightning_app.common.errors import UserError
 from lightning_app.networks import CifarResNet, SimplifiedNet, layers_of, measurable, survey
 from lightning_app.networks.layers import ROLES
@@ -109,6 +110,10 @@ def test_a_survey_leaves_no_trace():
 def test_a_sample_that_the_net_cannot_take_is_an_error():
     with pytest.raises(UserError, match=r"cannot take samples of shape \(5,\): .*mat1 and mat2"):
         survey(nn.Sequential(nn.Linear(4, 3)), torch.zeros(1, 5))
+    with pytest.raises(
+        UserError, match=r"samples of shape \(4,\) and \(4,\): .*takes 2 positional arguments but 3 were given"
+    ):
+        survey(nn.Sequential(nn.Linear(4, 3)), Inputs([torch.zeros(1, 4), torch.zeros(1, 4)]))
 
 
 def test_memory_that_runs_out_is_no_fault_of_the_sample():
