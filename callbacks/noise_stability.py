@@ -67,6 +67,7 @@ class NoiseStability(Measure):
         * Before training BatchNorm has mean 0 and variance 1.
         * Responses are linear in s until ReLUs switch: compare at one s.
         * Samples with an output of 0 have no response and are left out.
+        * A net that draws random numbers in evaluation mode is refused: they would count as responses.
         * Biases and BatchNorm make ρ as defined small, and it goes to 0 with the noise; ``rho_linearisation`` does not.
         * A net without ReLUs (with GELU, say) has NaN as contraction and bound.
         * A skip makes the block the smallest unit: nets without blocks have neither smoothness nor bound.

@@ -551,6 +551,18 @@ def test_a_block_that_takes_samples_for_time_is_refused(block):
         interlayer_cushions(net, [span_of(net, "0.0")], [torch.randn(3, 5, 4)])
 
 
+def test_a_block_that_draws_random_numbers_is_told_so():
+    class Dropped(nn.Linear):
+        def forward(self, x):
+            return torch.dropout(super().forward(x), 0.5, train=True)
+
+    net = nn.Sequential(nn.Sequential(Dropped(4, 4))).eval()
+    with pytest.raises(
+        UserError, match=r"an interlayer cushion of 0\.0 needs .* draws random numbers in evaluation mode"
+    ):
+        interlayer_cushions(net, [span_of(net, "0.0")], [torch.randn(3, 4)])
+
+
 class Frames(nn.Module):
     """The frames of films as rows of a block."""
 

@@ -190,6 +190,19 @@ def test_a_weight_that_a_hook_computes_is_refused():
         noise_injection(some, [(torch.randn(2, 4), torch.arange(2))])
 
 
+class Dropping(nn.Linear):
+    """Without ``training=self.training``, as it is often forgotten."""
+
+    def forward(self, x):
+        return F.dropout(super().forward(x))
+
+
+def test_a_net_that_draws_random_numbers_is_refused_and_not_measured_by_them():
+    some = nn.Sequential(Dropping(4, 8), nn.ReLU(), nn.Linear(8, 3)).eval()
+    with pytest.raises(UserError, match=r"draws random numbers in evaluation mode \(.* leave NoiseStability out"):
+        noise_injection(some, [(torch.randn(6, 4), torch.arange(6) % 3)])
+
+
 def test_labels_that_are_no_classes_have_no_risk_and_no_error():
     some, ((images, labels),) = net(), labelled(10)
     ours, theirs = (

@@ -25,6 +25,11 @@ _IN_PLACE = {torch.relu_, Tensor.relu_}
 RELUS = {F.relu, torch.relu, Tensor.relu} | _IN_PLACE  # nn.ReLU calls F.relu; F.relu_ is torch.relu_
 
 HALF = (torch.bfloat16, torch.float16)
+SAME_EACH_TIME = (
+    "a net that returns the same outputs each time, but this one draws random numbers in evaluation mode (as variational "
+    "autoencoders do, and F.dropout without training=self.training), or remembers earlier samples: let it do so only if "
+    "self.training is true."
+)
 _MOVING = (_DropoutNd, nn.RReLU)  # compute something else in training mode; normalisations: see `check_evaluating`
 _RATES = ("p", "dropout", "drop_prob")  # also of attention, LSTMs, StochasticDepth of torchvision, DropPath of timm
 
@@ -214,6 +219,16 @@ def nearly_same(one: Tensor, other: Tensor, tolerance: float) -> bool:
     finite = other[other.isfinite()]
     atol = tolerance * float(finite.abs().max()) if finite.numel() else 0.0
     return one.shape == other.shape and torch.allclose(one, other, rtol=0, atol=atol, equal_nan=True)
+
+
+@torch.no_grad()
+def is_random(net: nn.Module, inputs: Any) -> bool:
+    """Whether it returns other outputs each time, as nets that draw random numbers also in evaluation mode.
+
+    >>> is_random(nn.Linear(2, 2), torch.ones(3, 2)), is_random(nn.Dropout(), torch.ones(99))
+    (False, True)
+    """
+    return not nearly_same(call(net, inputs), call(net, inputs), 1e-3)
 
 
 def sample_norms(x: Tensor) -> Tensor:

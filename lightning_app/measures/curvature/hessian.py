@@ -37,7 +37,7 @@ from lightning_app.common.isolation import (
     unrounded,
     with_float64,
 )
-from lightning_app.measures.core.hooks import check_evaluating, nearly_same, own_copy, shared_copy
+from lightning_app.measures.core.hooks import SAME_EACH_TIME, check_evaluating, is_random, own_copy, shared_copy
 from lightning_app.measures.core.losses import Batches, Loss, counted, cross_entropy, no_mean
 from lightning_app.measures.curvature.bilinear import BilinearConvolutions
 
@@ -284,12 +284,8 @@ class Hessian(ParameterMap):
             if not ran_out_of_memory(error) or any(len(labels) > 1 for _, labels in self._chunks):
                 raise
             return  # there is no room for two samples
-        if differing and self._draws(pieces[0][0][:2]):
-            raise UserError(
-                "a Hessian needs a net that returns the same outputs each time, but this one draws random numbers in "
-                "evaluation mode (as variational autoencoders do): let it draw only if self.training is true. Otherwise "
-                f"{ADVICE}"
-            )
+        if differing and is_random(self._net, pieces[0][0][:2]):
+            raise UserError(f"a Hessian needs {SAME_EACH_TIME} Otherwise {ADVICE}")
         if differing:
             raise UserError(
                 "a Hessian needs a loss that is an unweighted mean over samples, or over the tokens whose label is not -100: "
@@ -308,10 +304,6 @@ class Hessian(ParameterMap):
                 "a Hessian in float64 is that of a copy of the net, but the loss uses weights of the net itself, as a penalty or "
                 "a physics-informed loss does: set double to false, or let the loss be a function of outputs and labels."
             )
-
-    @torch.no_grad()
-    def _draws(self, inputs: Any) -> bool:
-        return not nearly_same(self._net(inputs), self._net(inputs), 1e-3)
 
     def _backward(self, gradient: tuple[Tensor, ...], parts: list[Tensor], batched: bool, keep: bool) -> list[Tensor]:
         curved = [(g, part) for g, part in zip(gradient, parts) if g.requires_grad]  # others do not depend on w

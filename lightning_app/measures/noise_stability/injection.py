@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from lightning_app.common.errors import UserError
 from lightning_app.measures.core.cuts import CutNet
-from lightning_app.measures.core.hooks import sample_norms
+from lightning_app.measures.core.hooks import SAME_EACH_TIME, is_random, sample_norms
 from lightning_app.measures.core.losses import Loss, cross_entropy, of_samples, terms_of
 from lightning_app.networks.layers import Layer, each_once, layers_of
 
@@ -70,8 +70,8 @@ def noise_injection(
         loss: determines which label a token is compared with. The risk is always the cross-entropy.
 
     Raises:
-        UserError: if there is no sample or no layer with weights, and for a layer whose skip cannot be written into its kernel
-            (`Layer.identity`).
+        UserError: if there is no sample or no layer with weights, for a net that draws random numbers in evaluation mode, and for
+            a layer whose skip cannot be written into its kernel (`Layer.identity`).
 
     For small s the response is linear in s, until ReLUs switch. It does not change if the output is scaled.
 
@@ -85,6 +85,11 @@ def noise_injection(
     samples: list[Tensor] = []
     for images, labels in batches:
         cuts = CutNet(net, images)
+        if not samples and is_random(net, images):
+            raise UserError(
+                f"a response to noise needs {SAME_EACH_TIME} Otherwise leave NoiseStability out of trainer.callbacks (in "
+                "Python: of `measures`)."
+            )
         samples.append(torch.stack([sample_norms(cuts.signals[-1]), terms_of(labels, loss).double()]).cpu())
         for number, layer in enumerate(layers):
             if layer.name not in cuts.cut_after or layer.name not in first:

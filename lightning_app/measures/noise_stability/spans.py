@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from lightning_app.common.errors import UserError
 from lightning_app.common.isolation import attention_written_out, uncompiled
 from lightning_app.measures.core.channels import Channels
-from lightning_app.measures.core.hooks import hooked, nearly_same, own_copy
+from lightning_app.measures.core.hooks import SAME_EACH_TIME, hooked, is_random, nearly_same, own_copy
 from lightning_app.measures.noise_stability.batch_of_one import BnMode, normalising
 from lightning_app.measures.noise_stability.block_jacobian import BlockJacobian, block_jacobian
 from lightning_app.measures.noise_stability.block_norm import block_norm
@@ -104,7 +104,13 @@ def check_rows(
                 )
             with uncompiled(net), normalising(bn_mode, *span.modules):
                 alone = module(call.x[:1].clone()), module(call.x[-1:].clone())  # it may work in place
-            if not all(map(_alike, alone, (call.first, call.last))):
+                same = all(map(_alike, alone, (call.first, call.last)))
+                random = not same and is_random(module, call.x[:1])
+            if random:
+                raise UserError(
+                    f"an interlayer cushion of {span.name} needs {SAME_EACH_TIME} Otherwise name other blocks."
+                )
+            if not same:
                 raise UserError(
                     f"an interlayer cushion is defined per sample, but the output of {span.name} for a sample depends on the "
                     "other samples, as if time came first: name other blocks, or set batch_first."
