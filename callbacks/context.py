@@ -21,7 +21,7 @@ from lightning_app.common.isolation import (
     without_weight_hooks,
 )
 from lightning_app.measures import needs_recalibration, recalibrated
-from lightning_app.measures.core.hooks import HALF, own_copy
+from lightning_app.measures.core.hooks import HALF, check_not_merged, own_copy
 from lightning_app.measures.core.losses import (
     Batch,
     Loss,
@@ -160,6 +160,8 @@ class MeasureContext:
             for inputs, labels in self.batches():
                 if not (terms := counted(labels, self.loss)):  # the mean over none may be 0 / 0
                     continue
+                if not count:
+                    check_not_merged(self.net, inputs[:1])
                 loss = scalar_loss(self.loss(self.net(inputs), labels))
                 found = torch.autograd.grad(loss, [*weights.values()], materialize_grads=True)
                 for name, one in zip(weights, found):

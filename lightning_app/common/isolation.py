@@ -105,7 +105,7 @@ def evaluating(net: nn.Module) -> Iterator[None]:
     shortening = (
         each for each in modes if isinstance(each, nn.Embedding | nn.EmbeddingBag) and each.max_norm is not None
     )
-    switching = [each for each in modes if _changes_by_mode(each)] if any(modes.values()) else []
+    switching = [each for each in modes if changes_by_mode(each)] if any(modes.values()) else []
     written = (*net.buffers(), *(each.weight for each in shortening))
     kept = [_with_value(tensor) for tensor in written if not is_lazy(tensor)]
     weights = {id(weight): weight for each in switching for weight in each.parameters()}
@@ -150,8 +150,8 @@ def _put_back(present: dict[str, Any], before: dict[str, Any]) -> None:
     present.update(before)
 
 
-def _changes_by_mode(module: nn.Module) -> bool:
-    """Whether its ``train`` is its own. Those of torch's and of transformers' modules leave weights alone."""
+def changes_by_mode(module: nn.Module) -> bool:
+    """Whether its ``train`` is its own, and may change weights. Those of torch's and of transformers' modules do not."""
     return type(module).train.__module__.partition(".")[0] not in ("torch", "transformers")
 
 

@@ -15,7 +15,7 @@ from callbacks.measure import Measure, isolated
 from callbacks.notebook import measure
 from lightning_app.common.errors import UserError
 from lightning_app.common.isolation import evaluating
-from lightning_app.measures import normalisations_of
+from lightning_app.measures import normalisations_of, path_gradients
 from lightning_app.modules import Arm
 from lightning_app.runs import RunFolder
 from lightning_app.runs.loggers import RunLogger
@@ -171,6 +171,24 @@ def test_layers_that_merge_weights_in_evaluation_mode_train_on_as_if_nobody_had_
             optimizer.step()
     assert not net[0].merged and net[0].training
     assert same_weights(net, alone) and not torch.equal(net[0].down, first)
+
+
+def test_weights_that_are_merged_have_no_gradient_and_that_is_said():
+    torch.manual_seed(0)
+    net, x, y = torch.nn.Sequential(Adapted(), torch.nn.Linear(6, 3)), torch.randn(8, 6), torch.arange(8) % 3
+    of_net = callbacks.MeasureContext(net, [(x, y)])
+    for asked in (
+        lambda: callbacks.HessianSpectrum().evaluate(of_net),
+        of_net.gradient,
+        lambda: path_gradients(net.eval(), x, y),
+    ):
+        with pytest.raises(
+            UserError, match=r"'0\.down' has no gradient in evaluation mode, in which Adapted adds it to"
+        ):
+            asked()
+    assert callbacks.LayerCushion().evaluate(of_net)["cushion/layer01"].median > 0
+    net.train()[0].train = lambda mode=True: net[0]  # as with merge_weights=False
+    assert of_net.gradient()["0.down"].norm() > 0
 
 
 def test_isolation_of_modules_that_switch_modes_themselves_with_what_cannot_be_kept():

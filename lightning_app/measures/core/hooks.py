@@ -6,6 +6,7 @@ Hooks see modules, but a ReLU is a function call in most nets. A `TorchFunctionM
 import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from itertools import zip_longest
 from typing import Any
 
 import torch
@@ -17,9 +18,9 @@ from torch.nn.utils.parametrize import is_parametrized
 from torch.overrides import TorchFunctionMode
 from torch.utils.data import DataLoader, Dataset
 
-from lightning_app.common.calls import call, sample_tensors
+from lightning_app.common.calls import call, outputs_of, sample_tensors
 from lightning_app.common.errors import UserError
-from lightning_app.common.isolation import is_of_device, tensors_in, unwrapped
+from lightning_app.common.isolation import changes_by_mode, is_of_device, tensors_in, trained_weights, unwrapped
 
 _IN_PLACE = {torch.relu_, Tensor.relu_}
 RELUS = {F.relu, torch.relu, Tensor.relu} | _IN_PLACE  # nn.ReLU calls F.relu; F.relu_ is torch.relu_
@@ -229,6 +230,38 @@ def is_random(net: nn.Module, inputs: Any) -> bool:
     (False, True)
     """
     return not nearly_same(call(net, inputs), call(net, inputs), 1e-3)
+
+
+def check_not_merged(net: nn.Module, inputs: Any) -> None:
+    """Check that no trained weight has been put into another one, as LoRA layers do in evaluation mode: its gradient would be 0.
+
+    Raises:
+        UserError: with the weight's name and what to do.
+    """
+    if not any(map(changes_by_mode, net.modules())):
+        return
+    weights = trained_weights(net)
+    with torch.enable_grad():
+        outputs = outputs_of(call(net, inputs)).sum()
+        found = torch.autograd.grad(outputs, [*weights.values()], allow_unused=True) if outputs.requires_grad else ()
+    unused = [name for name, gradient in zip_longest(weights, found) if gradient is None]
+    for name in unused:
+        owner = net.get_submodule(name.rpartition(".")[0])
+        if changes_by_mode(owner) and _separates(owner):
+            raise UserError(
+                f"'{name}' has no gradient in evaluation mode, in which {type(owner).__name__} adds it to another weight: keep "
+                "it apart (merge_weights=False of loralib). Otherwise leave HessianSpectrum, DrivingForce and EffectiveDepth out "
+                "of trainer.callbacks (in Python: of `measures`)."
+            )
+
+
+@torch.no_grad()
+def _separates(module: nn.Module) -> bool:
+    """Whether its weights are others in training mode."""
+    copied = own_copy(module)
+    before = [weight.detach().clone() for weight in copied.parameters()]
+    copied.train()
+    return not all(map(torch.equal, before, copied.parameters()))
 
 
 def sample_norms(x: Tensor) -> Tensor:

@@ -37,7 +37,14 @@ from lightning_app.common.isolation import (
     unrounded,
     with_float64,
 )
-from lightning_app.measures.core.hooks import SAME_EACH_TIME, check_evaluating, is_random, own_copy, shared_copy
+from lightning_app.measures.core.hooks import (
+    SAME_EACH_TIME,
+    check_evaluating,
+    check_not_merged,
+    is_random,
+    own_copy,
+    shared_copy,
+)
 from lightning_app.measures.core.losses import Batches, Loss, counted, cross_entropy, no_mean
 from lightning_app.measures.curvature.bilinear import BilinearConvolutions
 
@@ -149,6 +156,7 @@ class Hessian(ParameterMap):
             raise UserError(
                 "a Hessian needs at least one sample whose label counts, got none: choose other probe samples."
             )
+        check_not_merged(self._net, self._few()[0])
         self._loss_dtype = self._dtype_of_loss()
         self._check_loss()
         if double:

@@ -30,7 +30,13 @@ from lightning_app.common.errors import UserError
 from lightning_app.common.isolation import trained_weights, unwrapped
 from lightning_app.common.numbers import plural
 from lightning_app.measures.core.histogram import Histogram
-from lightning_app.measures.core.hooks import check_evaluating, in_float32, nearly_same, shared_copy
+from lightning_app.measures.core.hooks import (
+    check_evaluating,
+    check_not_merged,
+    in_float32,
+    nearly_same,
+    shared_copy,
+)
 from lightning_app.measures.core.losses import Batch, Batches, Loss, counted, cross_entropy, rows_of, scalar_loss
 from lightning_app.measures.curvature.hessian import MEMORY
 from lightning_app.measures.paths import rules  # noqa: F401, which `unravel` finds by torch function
@@ -145,6 +151,7 @@ def path_gradients(
             parameter, or a name that is not one.
     """
     net, inputs = _in_full(net, inputs)
+    check_not_merged(net, inputs[:1])
     weights = _asked(net, names)
     few = path_outputs(net, inputs[:1])
     longest = int(few.lengths[-1])
