@@ -110,7 +110,7 @@ def checked(measures: Any) -> list[Measure]:
 
 def _tensor(what: str, values: Any) -> Tensor:
     try:
-        return torch.as_tensor(values)
+        return values if isinstance(values, Tensor) else torch.as_tensor(values, device="cpu")
     except (TypeError, ValueError, RuntimeError) as error:
         raise UserError(f"expected {what} as one tensor or array, got {described(values)}: stack them.") from error
 

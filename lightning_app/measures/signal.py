@@ -432,7 +432,7 @@ def _squares_forward(
         first: RMS of the first convolution's output.
         shape: of a sample, (C, H, W).
     """
-    square = torch.ones(1, 1, *shape[1:], dtype=torch.float64)
+    square = torch.ones(1, 1, *shape[1:], dtype=torch.float64, device="cpu")
     squares = [torch.ones_like(_spread(square, convs[0])) * first**2]
     stream = squares[0] / 2  # behind the first ReLU, which lets half of a mean square through
     for layer, weight, skip in zip(convs[1:], weights[1:], skips):
@@ -467,14 +467,14 @@ def _is_chain(net: nn.Module, convs: Sequence[Layer], shape: Sequence[int]) -> b
     like = next(net.parameters())
     with evaluating(net), hooked(modules, after=lambda conv, _, out: sizes.append(tuple(out.shape[2:]))):
         unwrapped(net)(torch.zeros(1, *shape, dtype=like.dtype, device=like.device))
-    square = torch.zeros(1, 1, *shape[1:], dtype=torch.float64)
+    square = torch.zeros(1, 1, *shape[1:], dtype=torch.float64, device="cpu")
     return sizes == [tuple((square := _spread(square, layer)).shape[2:]) for layer in convs]
 
 
 def _spread(square: Tensor, layer: Layer, back_to: Tensor | None = None) -> Tensor:
     """The sum over what a kernel sees at each position; or backwards, over the positions that see one of ``back_to``."""
     conv: Any = layer.module
-    ones = torch.ones(1, 1, *conv.kernel_size, dtype=square.dtype)
+    ones = square.new_ones(1, 1, *conv.kernel_size)
     if back_to is None:
         return F.conv2d(square, ones, None, conv.stride, conv.padding)
     return conv2d_input(list(back_to.shape), ones, square, conv.stride, conv.padding)

@@ -141,7 +141,7 @@ class Layer:
             UserError: if S x is not such a convolution: groups, strides that differ, or padding other than half the kernel.
         """
         if not self.is_conv:
-            return torch.eye(*self.weight.shape, dtype=torch.float64)
+            return torch.eye(*self.weight.shape, dtype=torch.float64, device="cpu")
         conv = self.module
         centred = all(
             before == after == dilation * (window // 2)

@@ -1,5 +1,6 @@
 """Dict batches, nets with outputs and losses of their own, tokens: the same numbers by every way to a measure."""
 
+from copy import deepcopy
 from types import SimpleNamespace
 
 import pytest
@@ -14,11 +15,14 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 import skipscope
 from callbacks import (
     BnLambda,
+    DistanceFromStart,
     DrivingForce,
     EffectiveDepth,
     HessianSpectrum,
+    InterlayerCushion,
     LayerCushion,
     NoiseStability,
+    Scalar,
     Signal,
     WeightMass,
 )
@@ -29,7 +33,7 @@ from lightning_app.common.calls import Inputs, joined, outputs_of, pair_of, retu
 from lightning_app.common.errors import UserError
 from lightning_app.measures import Hessian, dense, noise_injection
 from lightning_app.measures.core.losses import counted, cross_entropy, of_samples
-from lightning_app.networks import GPT, SimplifiedNet
+from lightning_app.networks import GPT, CifarResNet, SimplifiedNet
 from tests.helpers import TIMING, trainer
 
 CLASSES = 7
@@ -196,6 +200,33 @@ def test_callbacks_watch_and_measure_find_the_same_numbers(tmp_path, make, batch
     labels = batch["labels"] if isinstance(batch, dict) else batch[1]
     by_hand = measure(make(), samples, labels, measures())
     assert {repr(name): repr(value) for name, value in by_hand.items()}.items() <= first[0].items()
+
+
+@pytest.mark.parametrize(
+    ("make", "samples"),
+    [(lambda: SimplifiedNet(5, False, width=2), 32), (lambda: CifarResNet(8, width=2).eval(), 32), (vit, 8)],
+    ids=["plain", "residual", "vit"],
+)
+def test_a_default_device_other_than_the_nets_changes_no_number(make, samples):
+    """On "meta" tensors have no numbers: whatever is made there by mistake cannot be used, as on a GPU."""
+    torch.manual_seed(0)
+    net, inputs, labels = make(), torch.randn(8, 3, samples, samples), [number % CLASSES for number in range(8)]
+    every = measures()
+    every += [HessianSpectrum(exact=0, k=1, steps=4, samples=4, matrix="gauss_newton"), DistanceFromStart(), Signal()]
+    every += [Scalar("gradient", lambda context: sum(float(each.norm()) for each in context.gradient().values()))]
+    for mode in ("eval", "batch1") if isinstance(net, CifarResNet) else ("eval",):
+        every += [InterlayerCushion(samples=2, probes=probes, bn_modes=mode) for probes in (2, None)]
+
+    def numbers() -> list[dict[str, str]]:
+        return [{k: repr(v) for k, v in measure(net, inputs, labels, deepcopy(one)).items()} for one in every]
+
+    expected = numbers()
+    torch.set_default_device("meta")
+    try:
+        found = numbers()
+    finally:
+        torch.set_default_device(None)
+    assert sum(map(len, found)) > 60 and found == expected
 
 
 def test_a_product_with_a_gpt2_is_torchs_own_and_does_not_depend_on_the_chunk(monkeypatch):

@@ -35,7 +35,7 @@ class Histogram:
     @classmethod
     def total(cls, parts: "Sequence[Histogram]", edges: Tensor) -> "Histogram":
         """The sum of histograms with these edges; without any histogram all counts are 0."""
-        counts = sum((part.counts for part in parts), torch.zeros(len(edges) - 1, dtype=torch.int64))
+        counts = sum((part.counts for part in parts), edges.new_zeros(len(edges) - 1, dtype=torch.int64))
         return cls(counts, edges, sum(part.below for part in parts), sum(part.above for part in parts))
 
 

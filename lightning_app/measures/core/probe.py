@@ -192,7 +192,7 @@ def _of_attention(tap: Any, inputs: tuple, named: dict[str, Any], out: Tensor) -
     given = dict(zip(("query", "key", "value"), inputs)) | named
     weights = [layer.weight for layer in layers_of(tap)]
     pairs = [(given[role], F.linear(given[role], weight)) for role, weight in zip(ROLES[:-1], weights)]
-    plain = {"module.out_proj.weight": torch.eye(len(weights[-1])).to(weights[-1])}
+    plain = {"module.out_proj.weight": torch.ones_like(weights[-1][0]).diag()}
     if (bias := tap.out_proj.bias) is not None:
         plain["module.out_proj.bias"], out = torch.zeros_like(bias), out - bias
     pairs.append((functional_call(_WithoutHooks(tap), plain, inputs, named)[0], out))

@@ -72,7 +72,7 @@ class GaussNewton(ParameterMap):
         for inputs, labels in pieces:
             terms = _Terms(self._net, inputs, labels, loss)
             rows = self._checked(terms, loss, matrix)
-            given = (terms, nn.CrossEntropyLoss(), [*self.parameters.values()], [(torch.zeros(1), rows)])
+            given = (terms, nn.CrossEntropyLoss(), [*self.parameters.values()], [(rows[:1], rows)])
             self._parts.append((len(rows), kind(*given, check_deterministic=False, num_data=1)))
         if not self._parts:
             raise UserError(f"{matrix} needs at least one sample whose label counts, got none.")

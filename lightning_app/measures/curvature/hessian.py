@@ -275,7 +275,7 @@ class Hessian(ParameterMap):
     def _asymmetry(self, times: Callable[[list[Tensor]], list[Tensor]]) -> float:
         """|u.Hv - v.Hu| relative to ||Hu|| + ||Hv||, the largest of three pairs of Gaussian vectors; NaN counts as 0."""
         generator = torch.Generator().manual_seed(0)
-        drawn = (torch.randn(self.size, generator=generator, dtype=torch.float64) for _ in range(3))
+        drawn = (torch.randn(self.size, generator=generator, dtype=torch.float64, device="cpu") for _ in range(3))
         vectors = [vector.to(self.like.dtype) for vector in drawn]  # on the CPU: MPS has no float64
         products = [_flat(times(self._parts(vector.to(self.like.device)))).cpu() for vector in vectors]
         found = 0.0

@@ -83,7 +83,8 @@ def lanczos(
     length = dropped = 0.0
     for step in range(steps):
         if not length:
-            drawn = torch.randn(operator.size, generator=generator, dtype=torch.float64)  # the same on every device
+            # On the CPU: the same for every device.
+            drawn = torch.randn(operator.size, generator=generator, dtype=torch.float64, device="cpu")
             vector, _ = _orthogonal((drawn / drawn.norm()).to(operator.like), basis[:step], against)
         basis[step] = vector
         product = operator @ vector

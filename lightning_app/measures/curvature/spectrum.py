@@ -42,7 +42,7 @@ NOT_FINITE = (
 
 # Eight bins a decade to both sides, and one bin for what is smaller than 1e-6. Fixed: pictures of epochs, nets and seeds
 # can be laid over each other, and counts of seeds added up.
-_DECADES = torch.logspace(-6, 4, 81, dtype=torch.float64)
+_DECADES = torch.logspace(-6, 4, 81, dtype=torch.float64, device="cpu")
 EDGES = torch.cat([-_DECADES.flip(0), _DECADES])
 
 
@@ -280,7 +280,7 @@ def _described(ends: _Ends, distribution: _Exact | _Sampled, products: int) -> S
     percentile = distribution.percentile(ends.largest)
     nodes, weights = map(torch.from_numpy, distribution.rule())
     place = torch.bucketize(nodes.contiguous(), EDGES, right=True)
-    counts = torch.zeros(len(EDGES) + 1, dtype=torch.float64).index_add_(0, place, weights * distribution.dimension)
+    counts = weights.new_zeros(len(EDGES) + 1).index_add_(0, place, weights * distribution.dimension)
     return Spectrum(
         dimension=distribution.dimension,
         products=products,

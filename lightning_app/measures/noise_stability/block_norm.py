@@ -98,7 +98,7 @@ def _border_classes(block: BlockJacobian) -> Iterator[tuple[Tensor, Tensor]]:
     height, width = block.image.shape[2:]
     axes = [_cuts(first, second, axis, block.x.shape[2 + axis], block.image.shape[2 + axis]) for axis in (0, 1)]
     (row_cuts, row_class), (column_cuts, column_class) = axes
-    position = torch.arange(height * width).view(height, width)
+    position = torch.arange(height * width, device="cpu").view(height, width)
     for i, j in itertools.product(range(len(row_cuts)), range(len(column_cuts))):
         places = position[row_class == i][:, column_class == j].flatten()
         inside = row_cuts[i][:, None] & column_cuts[j]
@@ -109,8 +109,8 @@ def _cuts(first: Convolution, second: Convolution, axis: int, inputs: int, outpu
     """The different masks (classes, R) of a window on one axis: which of its places are inputs; class of each output."""
     stride, padding = first.stride[axis], first.padding[axis]
     reach = (second.weight.shape[2 + axis] - 1) * stride + first.weight.shape[2 + axis]
-    start = (torch.arange(outputs) * second.stride[axis] - second.padding[axis]) * stride - padding
-    place = start[:, None] + torch.arange(reach)
+    start = (torch.arange(outputs, device="cpu") * second.stride[axis] - second.padding[axis]) * stride - padding
+    place = start[:, None] + torch.arange(reach, device="cpu")
     return torch.unique((place >= 0) & (place < inputs), dim=0, return_inverse=True)
 
 

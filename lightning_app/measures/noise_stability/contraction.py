@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from lightning_app.measures.core.histogram import Histogram, histogram
 from lightning_app.measures.core.hooks import WatchRelus, check_evaluating, sample_norms, shared_copy
 
-EDGES = torch.logspace(0, 1, 101, dtype=torch.float64)  # 1 to 10, 100 bins a decade; sqrt 2 lies in the 16th
+# 1 to 10, 100 bins a decade; sqrt 2 lies in the 16th.
+EDGES = torch.logspace(0, 1, 101, dtype=torch.float64, device="cpu")
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,7 +47,7 @@ def contraction(net: nn.Module, batches: Iterable[tuple[Tensor, Tensor]]) -> Con
     net = shared_copy(net)
     of_relus = [*zip(*(_ratios(net, images) for images, _ in batches), strict=True)]
     of_samples = [torch.cat(parts) for parts in of_relus if all(part is not None for part in parts)]
-    ratios = torch.stack(of_samples) if of_samples else torch.empty(0, 0, dtype=torch.float64)  # (R, n)
+    ratios = torch.stack(of_samples) if of_samples else torch.empty(0, 0, dtype=torch.float64, device="cpu")  # (R, n)
     alive = ratios != math.inf
     of_alive = [values[keep] for values, keep in zip(ratios, alive)]
     every = ratios[alive]
@@ -56,8 +57,8 @@ def contraction(net: nn.Module, batches: Iterable[tuple[Tensor, Tensor]]) -> Con
         mean=float(every.mean()),
         skipped=len(of_relus) - len(of_samples),
         dead=int((~alive).sum()),
-        maxima=torch.tensor([_quantile(values, 1) for values in of_alive], dtype=torch.float64),
-        medians=torch.tensor([_quantile(values, 0.5) for values in of_alive], dtype=torch.float64),
+        maxima=ratios.new_tensor([_quantile(values, 1) for values in of_alive]),
+        medians=ratios.new_tensor([_quantile(values, 0.5) for values in of_alive]),
         histogram=histogram(every, EDGES),
     )
 

@@ -31,7 +31,7 @@ from lightning_app.measures.core.probe import LayerNorms
 from lightning_app.networks.layers import Layer, padding_of
 
 # Plain layers lie near 1/sqrt(C), residual ones near 3 and higher where ||r|| is small: 100 bins a decade, from 0.01.
-EDGES = torch.logspace(-2, 2, 401, dtype=torch.float64)
+EDGES = torch.logspace(-2, 2, 401, dtype=torch.float64, device="cpu")
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ def _layer_cushion(layer: Layer, norms: LayerNorms) -> CushionStatistics:
     of_sizes = {size: vars(weight_norms(layer, size)) for size in dict.fromkeys(norms.map_sizes)}
     of_samples = [of_sizes[size] for size in norms.map_sizes]
     by = {
-        field.name: torch.tensor([each[field.name] for each in of_samples], dtype=torch.float64)  # (n,)
+        field.name: torch.tensor([each[field.name] for each in of_samples], dtype=torch.float64, device="cpu")  # (n,)
         for field in fields(WeightNorms)
     }
     alive = norms.input != 0  # a NaN is alive: it must show
@@ -189,5 +189,6 @@ def _readings(size: int, places: int, window: int, stride: int, before: int, dil
     >>> _readings(32, 32, 3, 1, 1, 1).tolist(), _readings(32, 16, 3, 2, 1, 1).tolist()
     ([31, 32, 31], [15, 16, 16])
     """
-    position = torch.arange(places)[:, None] * stride + torch.arange(window) * dilation - before
+    place, tap = (torch.arange(count, device="cpu") for count in (places, window))
+    position = place[:, None] * stride + tap * dilation - before
     return ((position >= 0) & (position < size)).sum(0)

@@ -132,7 +132,8 @@ def noise_norms(layer: Layer) -> dict[Scale, float]:
 def _unit_noise(weight: Tensor, stream: tuple[int, ...]) -> Tensor:
     """G / ||G||_F, drawn on the CPU so that all devices have the same."""
     (state,) = np.random.SeedSequence(stream).generate_state(1).tolist()
-    noise = torch.randn(weight.shape, generator=torch.Generator().manual_seed(state), dtype=torch.float64)
+    generator = torch.Generator().manual_seed(state)
+    noise = torch.randn(weight.shape, generator=generator, dtype=torch.float64, device="cpu")
     return (noise / noise.norm()).to(weight)
 
 
@@ -161,8 +162,8 @@ def _responses(
     medians = change.quantile(0.5, -1)  # (L, draws, S)
     return NoiseResponses(
         layers=tuple(layers),
-        strengths=torch.tensor(strengths, dtype=torch.float64),
-        norms=torch.tensor(norms, dtype=torch.float64),
+        strengths=medians.new_tensor(strengths),
+        norms=medians.new_tensor(norms),
         dead=int(dead.sum()),
         median=medians.mean(1),
         mean=change.mean((1, 3)),

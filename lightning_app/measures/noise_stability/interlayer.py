@@ -37,7 +37,7 @@ from lightning_app.measures.noise_stability.spans import (
 from lightning_app.networks.blocks import Span
 
 # From plain blocks in batch-of-one mode, 1e-6, to anything else, near 1: 100 bins a decade.
-INTERLAYER_EDGES = torch.logspace(-8, 2, 1001, dtype=torch.float64)
+INTERLAYER_EDGES = torch.logspace(-8, 2, 1001, dtype=torch.float64, device="cpu")
 
 
 @dataclass(frozen=True, eq=False)

@@ -55,7 +55,7 @@ def minimal_cushions(
         cuts = CutNet(net, images)
         found.append([_from_cut(cuts, i, tangents, generator) for i in range(len(cuts.signals))])
     by_cut = [torch.cat(parts, -1) for parts in zip(*found, strict=True)]  # d of (2, d - i, n)
-    pairs = torch.full((len(by_cut), len(by_cut)), math.nan, dtype=torch.float64)
+    pairs = by_cut[0].new_full((len(by_cut), len(by_cut)), math.nan)
     for i, (cushion, _) in enumerate(by_cut):
         pairs[i, i:] = cushion.amin(-1)
     errors = torch.cat([error[1:].flatten() for _, error in by_cut])
@@ -67,7 +67,8 @@ def _from_cut(cuts: CutNet, i: int, tangents: int, generator: torch.Generator) -
     """Cushions from cut i to itself and all later ones, and the relative errors of ||J||_F: (2, d - i, B) float64."""
     x = cuts.signals[i]
     positions = cuts.positions[i]
-    itself = torch.full((1, len(x)), math.sqrt(positions * len(x) / x.numel()), dtype=torch.float64)
+    size = math.sqrt(positions * len(x) / x.numel())
+    itself = torch.full((1, len(x)), size, dtype=torch.float64, device="cpu")
     if i == len(cuts.signals) - 1:
         return torch.stack([itself, torch.zeros_like(itself)])
     signal = _norms(cuts.push(i, x))  # (J, B)

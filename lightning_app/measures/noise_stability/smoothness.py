@@ -70,7 +70,7 @@ def smoothness(
     )  # (2, d, d, n), infinite for j <= i
     worst = rho.flatten(1, 2).amin(1)  # (2, n)
     pairs = rho.median(-1).values
-    later = torch.ones(rho.shape[1:3], dtype=torch.bool).triu(1)  # j > i
+    later = rho.new_ones(rho.shape[1:3], dtype=torch.bool).triu(1)  # j > i
     pairs[:, ~later] = math.nan
     if rho.shape[1] == 1:  # the output alone is no pair
         worst = torch.full_like(worst, math.nan)
@@ -86,10 +86,10 @@ def smoothness(
 def _rho(cuts: CutNet, strength: float, generator: torch.Generator) -> Tensor:
     """(2, d, d, B) float64: by definition and by linearisation, from cut i to cut j."""
     count, samples = len(cuts.signals), len(cuts.signals[-1])
-    rho = torch.full((2, count, count, samples), math.inf, dtype=torch.float64)
+    rho = torch.full((2, count, count, samples), math.inf, dtype=torch.float64, device="cpu")
     for i, x in enumerate(cuts.signals[:-1]):
         # Gaussian, strength ||x|| long for every sample; drawn on the CPU in float32, so that it is the same everywhere.
-        eta = torch.randn(x.shape, generator=generator, dtype=torch.float32).to(x)
+        eta = torch.randn(x.shape, generator=generator, dtype=torch.float32, device="cpu").to(x)
         length = strength * sample_norms(x) / sample_norms(eta)
         eta = eta * length.to(x.dtype).view(-1, *[1] * (x.ndim - 1))
         moved, whole, part = cuts.after(i, x + eta), cuts.push(i, x + eta), cuts.push(i, eta)

@@ -45,7 +45,7 @@ from lightning_app.measures.paths.unravel import AtRootOfUnity, ByLength, Kind, 
 CHUNK = 8  # samples whose parts are in memory at a time: more is slower, up to twice
 GRADIENT_CHUNK = 32  # the same at a root of unity, where there are only two parts
 COUNTS = 1_000_000  # of a histogram of shares
-BY_LENGTH = ByLength(torch.zeros(1))  # the kind of parts
+BY_LENGTH = ByLength(torch.zeros(1, device="cpu"))  # the kind of parts
 TOLERANCE = 1e-3  # of the largest output, in any precision: what was left out shows by far
 
 
@@ -111,7 +111,7 @@ def path_outputs(net: nn.Module, inputs: Tensor | Inputs) -> PathOutputs:
     from_constant = torch.stack([found.get(Kind("constant", length), nothing) for length in lengths])
     of_input = tuple(length for start, length in parts.kinds if start == "input")
     resolved = PathOutputs(
-        torch.tensor(lengths), from_input + from_constant, from_input, constant, of_input, parts.gated
+        torch.tensor(lengths, device="cpu"), from_input + from_constant, from_input, constant, of_input, parts.gated
     )
     expected = net(inputs)
     if expected.isfinite().all() and not nearly_same(resolved.outputs.sum(0) + constant, expected, TOLERANCE):
@@ -192,7 +192,7 @@ def _root_gradient(
     net: nn.Module, inputs: Tensor | Inputs, delta: Tensor, weights: Sequence[Tensor], k: int, longest: int
 ) -> Tensor:
     """(N,) complex: the gradient of <delta, sum_r t^r f_r> at the k-th root of unity."""
-    out = unravel(net, inputs, AtRootOfUnity(torch.zeros(2), 2 * torch.pi * k / (longest + 1)))
+    out = unravel(net, inputs, AtRootOfUnity(delta.new_zeros(2), 2 * torch.pi * k / (longest + 1)))
     stack = out.output_parts.stack  # real and imaginary part, (2, B, C)
     real, imaginary = (stack * delta).flatten(1).sum(1)
     of_real = _flat_gradient(real, weights, retain_graph=True)
@@ -343,7 +343,7 @@ def _gradient_squares(
         raise UserError(
             "path gradients need a label that counts, but all labels are ignored: choose other probe samples."
         )
-    squares, through, frozen = torch.zeros(len(lengths), dtype=torch.float64), 0.0, 0.0
+    squares, through, frozen = torch.zeros_like(lengths, dtype=torch.float64), 0.0, 0.0
     for names in _groups(net, int(lengths[-1]), MEMORY * chunk // GRADIENT_CHUNK):
         parts = (
             _times(path_gradients(net, few, of_few, loss, names), terms / of_all)
@@ -388,6 +388,7 @@ def _mean_length(lengths: Tensor, weights: Tensor) -> float:
 def _distribution(lengths: Tensor, weights: Tensor) -> Histogram:
     """One bin for each length from the shortest to the longest; all of them empty where the outputs are 0 or not finite."""
     first, last = int(lengths[0]), int(lengths[-1])
-    counts = torch.zeros(last - first + 1, dtype=torch.int64)
+    counts = lengths.new_zeros(last - first + 1)
     counts[lengths - first] = (COUNTS * weights / weights.sum()).nan_to_num(nan=0.0).round().long()
-    return Histogram(counts, torch.arange(first, last + 2, dtype=torch.float64) - 0.5, below=0, above=0)
+    edges = torch.arange(first, last + 2, dtype=torch.float64, device="cpu") - 0.5
+    return Histogram(counts, edges, below=0, above=0)

@@ -28,7 +28,7 @@ SUMS = ("count", "id_count", "all", "large", "id_entries", "above_07", "above_07
 HIGH = 0.7  # SM C: "1 entry bigger than 0.7" in p_0, 26 in p_200
 
 # Fig. 7 spans about -1 to 2. The paper's bins are not stated; a width of 2^-7 makes every edge, 0.25 too, exact.
-EDGES = torch.linspace(-2, 2, 513, dtype=torch.float64)
+EDGES = torch.linspace(-2, 2, 513, dtype=torch.float64, device="cpu")
 
 
 @dataclass(frozen=True, eq=False)

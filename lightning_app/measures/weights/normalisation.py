@@ -55,7 +55,8 @@ class Normalisation:
     def lambdas(self) -> Tensor:
         """Its factors, flattened: (n,) float64 on the CPU; a single 1 if the layer has none (``affine=False``)."""
         weight = getattr(self.module, "weight", None)
-        return (torch.ones(1) if weight is None else weight).detach().to("cpu", torch.float64).flatten() + self.offset
+        weight = torch.ones(1, device="cpu") if weight is None else weight.detach()
+        return weight.to("cpu", torch.float64).flatten() + self.offset
 
     @property
     def has_statistics(self) -> bool:
@@ -153,7 +154,7 @@ def affine(norm: nn.Module) -> tuple[Tensor, Tensor]:
     weight, bias, mean = (None if each is None else each.detach().to(dtype) for each in found)
     scale = (variance.to(dtype) + norm.eps).rsqrt() * (1 if weight is None else weight)
     shift = (0 if bias is None else bias) - (0 if mean is None else mean) * scale
-    return torch.atleast_1d(scale), torch.atleast_1d(torch.as_tensor(shift).to(scale).expand_as(scale))
+    return torch.atleast_1d(scale), torch.atleast_1d(shift.expand_as(scale))
 
 
 def effective_scale(norm: Normalisation) -> float:

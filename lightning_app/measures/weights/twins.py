@@ -216,7 +216,8 @@ class TwinHistory:
     """The history of one pair since training began, as a checkpoint keeps it."""
 
     steps: list[list[float]] = field(default_factory=list)  # of this epoch: `StepRecord` without the difference
-    history: Tensor = field(default_factory=lambda: torch.empty(0, 2).double())  # before: (n, 2) number, divergence
+    # Of the epochs before: (n, 2) number, divergence.
+    history: Tensor = field(default_factory=lambda: torch.empty(0, 2, dtype=torch.float64, device="cpu"))
     flip: dict[str, Any] | None = None  # the first one: step, and the fields of `Flip`
     second: dict[str, float] = field(default_factory=dict)  # |difference| of layer 2's ReLU inputs, by key
 
@@ -238,7 +239,7 @@ class TwinHistory:
 
     def take_steps(self) -> StepRecord:
         """The epoch's steps as arrays; the next epoch starts empty."""
-        rows = torch.tensor(self.steps, dtype=torch.float64)
+        rows = self.history.new_tensor(self.steps)
         self.steps, self.history = [], torch.cat([self.history, rows[:, :2]])
         number, divergence, divergence_id, original, twin = rows.unbind(1)
         return StepRecord(number.long(), divergence, divergence_id, original, twin, twin - original)
@@ -257,7 +258,7 @@ class TwinHistory:
 
     def state_dict(self) -> dict[str, Any]:
         """For a checkpoint. Series as tensors: plain lists of a long run would be slow to save."""
-        return vars(self) | {"steps": torch.tensor(self.steps, dtype=torch.float64)}
+        return vars(self) | {"steps": self.history.new_tensor(self.steps)}
 
     @classmethod
     def from_state_dict(cls, state: dict[str, Any]) -> "TwinHistory":
