@@ -363,6 +363,24 @@ def test_a_loss_that_holds_another_one_is_taken_itself():
     assert found == pytest.approx(Tempered()(net(x), labels).item(), rel=1e-6)
 
 
+def test_weights_in_what_a_loss_holds_ask_it_for_no_other_labels():
+    """Those of a CrossEntropyLoss itself do: all of its classes are tried."""
+
+    class FromOne(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.criterion = nn.CrossEntropyLoss(torch.ones(3))
+
+        def forward(self, outputs, labels):
+            return self.criterion(outputs, labels - 1)
+
+    torch.manual_seed(0)
+    net, x, labels = nn.Linear(2, 3), torch.randn(6, 2), torch.arange(6) % 3
+    expected = measure(net, x, labels, HessianSpectrum())["hessian/top1"]
+    found = measure(net, x, labels + 1, HessianSpectrum(), loss=FromOne())["hessian/top1"]
+    assert found == pytest.approx(expected, rel=1e-4)
+
+
 class Flattening(nn.CrossEntropyLoss):
     def forward(self, outputs, labels):
         return super().forward(outputs.flatten(0, -2), labels.flatten())

@@ -251,8 +251,8 @@ def no_mean(net: Callable[[Any], Tensor], pieces: Sequence[Batch], loss: Loss) -
 
 def _weighted_classes(loss: Any) -> int:
     """Of how many classes a loss of torch's has a weight each; 0: of none, as far as it tells."""
-    for inner in ("_loss", "criterion"):  # what `LossOfMaps` and the callbacks wrap
-        loss = getattr(loss, inner, loss)
+    loss = loss._loss if isinstance(loss, LossOfMaps) else loss
+    loss = loss.criterion if isinstance(loss, LossOfTokens) else loss
     weight = getattr(loss, "weight", None)
     return len(weight) if isinstance(loss, nn.CrossEntropyLoss | nn.NLLLoss) and isinstance(weight, Tensor) else 0
 
