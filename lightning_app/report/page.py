@@ -121,7 +121,9 @@ def _target(runs: Sequence[RunFolder], out: Path | None) -> Path:
         )
     home = next(folder for folder in target.parents if folder.exists())  # where its folder is, or will be made
     if not home.is_dir() or not os.access(home, os.W_OK):  # known before minutes of work
-        raise MachineError(f"{target} cannot be written: correct the permissions, or give another file or folder with --out.")
+        raise MachineError(
+            f"{target} cannot be written: correct the permissions, or give another file or folder with --out."
+        )
     return target
 
 
