@@ -161,7 +161,7 @@ class MeasureContext:
                 if not (terms := counted(labels, self.loss)):  # the mean over none may be 0 / 0
                     continue
                 if not count:
-                    check_not_merged(self.net, inputs[:1])
+                    check_not_merged(self.net, inputs[:2])  # a net may squeeze one sample alone
                 loss = scalar_loss(self.loss(self.net(inputs), labels))
                 found = torch.autograd.grad(loss, [*weights.values()], materialize_grads=True)
                 for name, one in zip(weights, found):

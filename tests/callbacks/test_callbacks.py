@@ -173,9 +173,13 @@ def test_layers_that_merge_weights_in_evaluation_mode_train_on_as_if_nobody_had_
     assert same_weights(net, alone) and not torch.equal(net[0].down, first)
 
 
-def test_weights_that_are_merged_have_no_gradient_and_that_is_said():
+@pytest.mark.parametrize("trained", [True, False])
+def test_weights_that_are_merged_have_no_gradient_and_that_is_said(trained):
+    """Also before training, when what is added is 0."""
     torch.manual_seed(0)
     net, x, y = torch.nn.Sequential(Adapted(), torch.nn.Linear(6, 3)), torch.randn(8, 6), torch.arange(8) % 3
+    if not trained:
+        torch.nn.init.zeros_(net[0].up)
     of_net = callbacks.MeasureContext(net, [(x, y)])
     for asked in (
         lambda: callbacks.HessianSpectrum().evaluate(of_net),
@@ -188,7 +192,28 @@ def test_weights_that_are_merged_have_no_gradient_and_that_is_said():
             asked()
     assert callbacks.LayerCushion().evaluate(of_net)["cushion/layer01"].median > 0
     net.train()[0].train = lambda mode=True: net[0]  # as with merge_weights=False
-    assert of_net.gradient()["0.down"].norm() > 0
+    assert of_net.gradient()["0.up"].norm() > 0
+
+
+class Squeezing(torch.nn.Linear):
+    """Has a ``train`` of its own, which changes no weight, and cannot take one sample alone."""
+
+    def __init__(self, dtype):
+        super().__init__(6, 3, dtype=dtype)
+        self.unused = torch.nn.Parameter(torch.tensor(torch.nan))
+
+    def train(self, mode=True):
+        return super().train(mode)
+
+    def forward(self, x):
+        return super().forward(x.to(self.weight.dtype)).squeeze()[:, :3]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.complex64])
+def test_nets_with_a_train_of_their_own_that_merges_nothing_have_a_gradient(dtype):
+    x = torch.randn(8, 6)
+    of_net = callbacks.MeasureContext(Squeezing(dtype), [(x, x[:, :3])], lambda a, b: (a - b).abs().square().mean())
+    assert of_net.gradient()["weight"].norm() > 0
 
 
 def test_isolation_of_modules_that_switch_modes_themselves_with_what_cannot_be_kept():

@@ -242,8 +242,9 @@ def check_not_merged(net: nn.Module, inputs: Any) -> None:
         return
     weights = trained_weights(net)
     with torch.enable_grad():
-        outputs = outputs_of(call(net, inputs)).sum()
-        found = torch.autograd.grad(outputs, [*weights.values()], allow_unused=True) if outputs.requires_grad else ()
+        outputs = outputs_of(call(net, inputs))
+        asked = [*weights.values()], torch.ones_like(outputs)  # not of their sum, which may be complex
+        found = torch.autograd.grad(outputs, *asked, allow_unused=True) if outputs.requires_grad else ()
     unused = [name for name, gradient in zip_longest(weights, found) if gradient is None]
     for name in unused:
         owner = net.get_submodule(name.rpartition(".")[0])
@@ -257,8 +258,10 @@ def check_not_merged(net: nn.Module, inputs: Any) -> None:
 
 @torch.no_grad()
 def _separates(module: nn.Module) -> bool:
-    """Whether its weights are others in training mode."""
+    """Whether its weights are others in training mode, tried with numbers that are not 0, as what is added is before training."""
     copied = own_copy(module)
+    for weight in copied.parameters():
+        weight.data = torch.linspace(1, 2, weight.numel()).view(weight.shape).to(weight)
     before = [weight.detach().clone() for weight in copied.parameters()]
     copied.train()
     return not all(map(torch.equal, before, copied.parameters()))
