@@ -79,9 +79,10 @@ def name_nets(runs: Sequence["Run"]) -> list[NetName]:
     """
     if len(runs) == 1:
         return [NetName(net, net.name, net.arm) for net in runs[0].nets]
-    groups = {
-        label: without_seed(group) for label, group in run_groups({run.label: run.planned for run in runs}).items()
-    }
+    # A resume may have raised the limits of one seed, or those of all before others were added: the fewer arms are meant.
+    ways = [{run.label: run.options for run in runs}, {run.label: run.planned for run in runs}]
+    found = min(map(run_groups, ways), key=lambda groups: len({*groups.values()}))
+    groups = {label: without_seed(group) for label, group in found.items()}
     by_arm_alone = len({*groups.values()}) == 1 and any(len(run.nets) > 1 for run in runs)
     named = []
     for run in runs:

@@ -178,6 +178,18 @@ def test_a_seed_trained_twice_counts_once_and_the_longer_one(leave):
     assert len(evidence.nets) == 3
 
 
+def test_seeds_that_were_added_after_a_resume_are_of_the_arm_as_it_is_now(leave):
+    """All were trained for 9 epochs: they were arms of 1 and of 9."""
+    runs = []
+    for number in range(4):
+        run = leave(f"a~{number + 2}", config=config(f"{number}-{number}") | {"trainer": {"max_epochs": 9}})
+        before = config(f"{number}-{number}") | {"trainer": {"max_epochs": 1}}
+        if number < 2:
+            (run.path / "config.before-resume-1.yaml").write_text(yaml.safe_dump(before))
+        runs.append(run)
+    assert {group: len(nets) for group, nets in gather(runs).groups.items()} == {"a": 4}
+
+
 def test_a_seed_of_a_job_array_trained_again_otherwise_takes_the_first_of_it_not_out_of_its_arm(leave):
     """The first was an arm of its own, "res20 (lr=0.1)", and in no pair."""
     names = {"pln20-seed0": 0.1, "pln20-seed1": 0.1, "res20-seed0": 0.1, "res20-seed1": 0.1, "res20-seed1~2": 0.2}
