@@ -153,7 +153,7 @@ def matched(nets_a: Sequence[Net], nets_b: Sequence[Net]) -> Sides:
     recorded = all("data" in run.config for run in runs)
     known = len(runs) == 1 or recorded
     # A run from before an option existed lacks it; where the others have 0 or False, the task is the same.
-    apart = (item for each in (options, *within.values()) for item in each.items())
+    apart = (item for net in _kinds(every) for item in differing(_options(nets_a[0]), _options(net)).items())
     tasks = {key: values for key, values in apart if WHAT_IS_LEARNT.fullmatch(key) and any(values)}
     if known and tasks:
         key, values = next(iter(tasks.items()))
@@ -187,8 +187,12 @@ def matched(nets_a: Sequence[Net], nets_b: Sequence[Net]) -> Sides:
 
 def _differing_within(nets: Sequence[Net]) -> dict[str, tuple[Any, Any]]:
     """Options in which the nets of one side differ from the first of them."""
-    kinds = {(net.run.folder, net.arm): net for net in nets}.values()
-    return {key: two for net in kinds for key, two in differing(_options(nets[0]), _options(net)).items()}
+    return {key: two for net in _kinds(nets) for key, two in differing(_options(nets[0]), _options(net)).items()}
+
+
+def _kinds(nets: Iterable[Net]) -> Iterable[Net]:
+    """One net of each arm of each run: the others have the same options."""
+    return {(net.run.folder, net.arm): net for net in nets}.values()
 
 
 def _ways_apart(runs: Iterable[Run]) -> dict[str, tuple[Any, Any]]:

@@ -629,6 +629,11 @@ def test_an_option_that_only_newer_runs_have_is_no_other_task(tmp_path, capsys):
     make(tmp_path / "c", {"net": GOOD}, data={"class_path": "Data", "init_args": {"label_noise": 0.5}})
     assert main(["compare", f"{tmp_path}/a", f"{tmp_path}/c"]) == 2
     assert "(data.init_args.label_noise is None and 0.5)" in capsys.readouterr().err
+    for seed, options in enumerate(({}, {"label_noise": 0.5}, {"label_noise": 0.0})):  # the last one hid the one before
+        data = {"class_path": "Data", "init_args": {"batch_size": 8} | options}
+        make(tmp_path / "mixed" / f"{seed}", {"net": GOOD[:1]}, [seed], data)
+    assert main(["compare", f"{tmp_path}/mixed", f"{tmp_path}/a"]) == 2
+    assert "(data.init_args.label_noise is None and 0.5)" in capsys.readouterr().err
 
 
 def test_a_side_that_does_not_say_its_data_is_compared_in_order(tmp_path, capsys):
