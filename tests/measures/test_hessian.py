@@ -261,6 +261,7 @@ def test_a_copy_in_float64_is_refused_where_the_loss_uses_the_net_itself():
     without = dense(Hessian(net, pairs))[:12, :12]
     torch.testing.assert_close(dense(Hessian(net, pairs, penalised))[:12, :12], without + 2 * torch.eye(12))
     Hessian(net, pairs, lambda outputs, labels: factor * F.cross_entropy(outputs, labels), double=True)
+    Hessian(net, pairs, lambda outputs, labels: F.cross_entropy(outputs, labels) + 0 * net.weight.sum(), double=True)
 
 
 def test_a_batchnorm_without_running_statistics_is_refused():

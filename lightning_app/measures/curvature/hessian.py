@@ -307,7 +307,8 @@ class Hessian(ParameterMap):
         with torch.enable_grad():
             loss = self._loss(*self._for_loss(self._net(inputs), labels))
         weights = [*trained_weights(net).values()]
-        if loss.requires_grad and any(g is not None for g in torch.autograd.grad(loss, weights, allow_unused=True)):
+        found = torch.autograd.grad(loss, weights, allow_unused=True) if loss.requires_grad else ()
+        if any(slope is not None and bool(slope.any()) for slope in found):  # not of a penalty with a factor of 0
             raise LossOfOwnWeights(
                 "a Hessian in float64 is that of a copy of the net, but the loss uses weights of the net itself, as a penalty or "
                 "a physics-informed loss does: set double to false, or let the loss be a function of outputs and labels."
