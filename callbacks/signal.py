@@ -1,6 +1,6 @@
 """How signals pass through the layers, from training's own steps: `lightning_app.measures.signal`."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import pytorch_lightning as pl
@@ -182,7 +182,7 @@ class Signal(Measure):
             # Several optimizers may take turns in a batch: the net of another one may still have its pass.
             weights = trained_weights(net).values()
             if not (groups and weights) or any(id(weight) in stepping for weight in weights):
-                _close(self._watches[name])
+                _close(self._watches[name], stepping if groups else None)
 
     @override
     def on_train_batch_end(
@@ -221,9 +221,9 @@ class Signal(Measure):
         self._seen = None
 
 
-def _close(watch: SignalWatch | Exception) -> None:
+def _close(watch: SignalWatch | Exception, stepping: Collection[int] | None = None) -> None:
     if isinstance(watch, SignalWatch):
-        watch.close()
+        watch.close(stepping)
 
 
 def _over_ranks(seen: dict[str, Seen | Exception], ranks: int) -> dict[str, Seen | Exception]:

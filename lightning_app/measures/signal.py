@@ -15,7 +15,7 @@ mean square, so that its profile is a random walk around the line.
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import wraps
 from itertools import islice
@@ -32,7 +32,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from lightning_app.common.calls import sample_tensors
 from lightning_app.common.errors import UserError
-from lightning_app.common.isolation import device_of, evaluating, tensors_in, unwrapped, with_float64
+from lightning_app.common.isolation import device_of, evaluating, tensors_in, trained_weights, unwrapped, with_float64
 from lightning_app.measures.core.channels import Channels
 from lightning_app.measures.core.hooks import RELUS, hooked
 from lightning_app.measures.weights.normalisation import is_normalisation
@@ -127,7 +127,9 @@ class SignalWatch(TorchFunctionMode):
         self._sums: dict[str, Tensor] = {}  # (k,) each
         self._of_graphs: dict[str, Tensor] = {}  # the same of passes back that can be differentiated themselves
         self._gradients: dict[str, Tensor] = {}  # of weights, by layer, also if they are dropped right after the step
-        self._closed = False
+        modules = {layer.module for layer in self._layers}
+        self._trained = {module: {*map(id, trained_weights(module).values())} for module in modules}  # weights
+        self._closed: set[nn.Module] = set()  # layers whose weights make their step
         self._way: WeakIdKeyDictionary = WeakIdKeyDictionary()  # tensor -> layers on its longest way, and the last one
         self._batch = 0  # samples in the present pass
         self._channels: dict[str, Channels] = {}  # by layer and call
@@ -160,9 +162,16 @@ class SignalWatch(TorchFunctionMode):
         numbers = iter(torch.cat([*self._sums.values()]).tolist() if sizes else [])  # the one transfer
         return {key: tuple(islice(numbers, size)) for key, size in zip(self._sums, sizes)}
 
-    def close(self) -> None:
-        """Remove the hooks, even in the middle of a pass. What passes back from now on is none of the loss's gradient."""
-        self._closed = True
+    def close(self, stepping: Collection[int] | None = None) -> None:
+        """Remove the hooks, even in the middle of a pass. What passes back from now on is none of the loss's gradient.
+
+        Args:
+            stepping: ids of weights that make their step now. Layers with others may still get their gradient, as the maker of a
+                GAN behind the step of its judge. None: all do.
+        """
+        for module, weights in self._trained.items():
+            if stepping is None or not weights or not weights.isdisjoint(stepping):
+                self._closed.add(module)
         for handle in self._handles:
             handle.remove()
         self._exit()
@@ -228,11 +237,12 @@ class SignalWatch(TorchFunctionMode):
         self._channels[layer.name] = Channels.of(layer.module, out)
         self._add(f"{layer.name}/activation", self._square(out), out.numel())
         if out.requires_grad:
-            out.register_hook(_Hook(self._passed_back, layer.name, self._batch or len(out), self._scale))
+            known = layer.module, layer.name, self._batch or len(out), self._scale
+            out.register_hook(_Hook(self._passed_back, *known))
 
-    def _passed_back(self, *seen: Any) -> None:
+    def _passed_back(self, module: nn.Module, *seen: Any) -> None:
         """With a graph it is a derivative within the loss, as of a physics-informed net, and not that of the loss."""
-        if not self._closed:
+        if module not in self._closed:
             self._gradient(self._of_graphs if torch.is_grad_enabled() else self._sums, *seen)
 
     @_guarded

@@ -64,7 +64,7 @@ def test_it_is_watched_in_the_steps_that_are_logged_and_in_no_other(monkeypatch,
         "callbacks.signal.SignalWatch.__init__", lambda self, net, *_, **__: watched.append(net) or None
     )
     monkeypatch.setattr("callbacks.signal.SignalWatch.stop", lambda self: {})
-    monkeypatch.setattr("callbacks.signal.SignalWatch.close", lambda self: None)
+    monkeypatch.setattr("callbacks.signal.SignalWatch.close", lambda self, *_: None)
     monkeypatch.setattr("callbacks.signal.SignalWatch.shape", (), raising=False)
     monkeypatch.setattr("callbacks.signal.SignalWatch.missed", False, raising=False)
     module = classifier()
@@ -127,6 +127,39 @@ def test_a_module_that_trains_its_parts_and_not_itself_is_told_so(tmp_path, capl
     caplog.clear()
     fit_foreign(Foreign(), Signal(), folder=tmp_path / "whole", epochs=1)
     assert "no activations" not in caplog.text
+
+
+def test_layers_of_an_optimizer_that_steps_later_have_the_gradient_of_their_loss(tmp_path):
+    """As in Lightning's example of a GAN: images are made before the step of the judge, and passed back through after it."""
+
+    class Judged(Foreign):
+        def __init__(self, judging: bool):
+            super().__init__()
+            self.judge, self.judging, self.automatic_optimization = nn.Linear(3, 1), judging, False
+
+        def training_step(self, batch, batch_idx):
+            made, (judge, maker) = self(batch[0]), self.optimizers()
+            if self.judging:
+                self.toggle_optimizer(judge)
+                judge.zero_grad()
+                self.manual_backward(self.judge(made.detach()).square().mean())
+                judge.step()
+                self.untoggle_optimizer(judge)
+            maker.zero_grad()
+            self.manual_backward(self.judge(made).mean())
+            maker.step()
+
+        def configure_optimizers(self):
+            made = [weight for name, weight in self.named_parameters() if not name.startswith("judge")]
+            return [torch.optim.SGD(weights, lr=0.0) for weights in (self.judge.parameters(), made)]
+
+    for judging in (True, False):
+        torch.manual_seed(2)  # of the dropout
+        fit_foreign(Judged(judging), Signal(), folder=tmp_path / str(judging), epochs=1)
+    both, alone = (logged(tmp_path / str(judging), "net", 0) for judging in (True, False))
+    of_made = [name for name in alone if name.startswith(("layer01/", "layer02/", "layer03/"))]
+    assert {name: both.get(name) for name in of_made} == {name: alone[name] for name in of_made}
+    assert "layer01/gradient" in of_made and "layer03/gradient" in of_made
 
 
 def test_weights_have_their_gradients_also_where_these_are_dropped_right_after_the_step(tmp_path):
