@@ -2,6 +2,7 @@
 
 import os
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from lightning_app.common.errors import MachineError, UserError
 from lightning_app.common.files import write_atomically
 from lightning_app.runs import MemberRow, Row, RunFolder, find_runs, read_runs
+from lightning_app.runs.folder import by_number
 
 
 def row(epoch: int, value: float, name: str = "test/error", member: str = "net") -> Row:
@@ -124,6 +126,8 @@ def test_added_runs_come_last(tmp_path):
     for number in range(1, 12):
         RunFolder(tmp_path / ("run" if number == 1 else f"run~{number}")).append([row(1, 0.5)])
     assert [run.label for run in find_runs([tmp_path])] == ["run", *(f"run~{number}" for number in range(2, 12))]
+    same = [Path("a01"), Path("a1"), Path("a1b"), Path("b")]
+    assert sorted(same, key=by_number) == sorted(same[::-1], key=by_number) == same
 
 
 def test_find_runs_looks_below_and_names_what_holds_none(tmp_path):
