@@ -135,8 +135,8 @@ class Measure(EpochCallback):
     def observe(self, trainer: pl.Trainer, pl_module: pl.LightningModule, epoch: float) -> None:
         wait_for(pl_module.device)  # a GPU may have steps to make yet, which are no cost of measuring
         start = time.perf_counter()
-        contexts = contexts_of(trainer, pl_module, epoch)
-        with unlogged(pl_module):
+        with unlogged(pl_module):  # copies that contexts make of the net, too
+            contexts = contexts_of(trainer, pl_module, epoch)
             results = {context.name: self._results(context) for context in contexts}
         seconds = time.perf_counter() - start
         self.spent += seconds

@@ -261,7 +261,7 @@ def _separates(module: nn.Module) -> bool:
     """Whether its weights are others in training mode, tried with numbers that are not 0, as what is added is before training."""
     copied = own_copy(module)
     for weight in copied.parameters():
-        weight.data = torch.linspace(1, 2, weight.numel()).view(weight.shape).to(weight)
+        weight.data = torch.linspace(1, 2, weight.numel(), device="cpu").view(weight.shape).to(weight)
     before = [weight.detach().clone() for weight in copied.parameters()]
     copied.train()
     return not all(map(torch.equal, before, copied.parameters()))
