@@ -452,8 +452,8 @@ def find_runs(paths: Iterable[Path | str]) -> list[RunFolder]:
 def by_number(path: Path) -> tuple[list[list[str | int]], Path]:
     """To sort paths by: a number in a name by its size, so that added runs come last.
 
-    >>> [path.name for path in sorted(map(Path, ("a~10", "a~2", "a", "depth8-seed3")), key=by_number)]
-    ['a', 'a~2', 'a~10', 'depth8-seed3']
+    >>> " ".join(path.name for path in sorted(map(Path, ("a~10", "a~2", "a", "depth8-seed3")), key=by_number))
+    'a a~2 a~10 depth8-seed3'
     """
     names = [[int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", name)] for name in path.parts]
     return names, path  # "a01" and "a1" are of one number

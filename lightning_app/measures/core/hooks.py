@@ -20,7 +20,14 @@ from torch.utils.data import DataLoader, Dataset
 
 from lightning_app.common.calls import call, outputs_of, sample_tensors
 from lightning_app.common.errors import UserError
-from lightning_app.common.isolation import changes_by_mode, is_of_device, tensors_in, trained_weights, unwrapped
+from lightning_app.common.isolation import (
+    changes_by_mode,
+    is_of_device,
+    tensors_in,
+    trained_weights,
+    uncompiled,
+    unwrapped,
+)
 
 _IN_PLACE = {torch.relu_, Tensor.relu_}
 RELUS = {F.relu, torch.relu, Tensor.relu} | _IN_PLACE  # nn.ReLU calls F.relu; F.relu_ is torch.relu_
@@ -229,7 +236,8 @@ def is_random(net: nn.Module, inputs: Any) -> bool:
     >>> is_random(nn.Linear(2, 2), torch.ones(3, 2)), is_random(nn.Dropout(), torch.ones(99))
     (False, True)
     """
-    return not nearly_same(call(net, inputs), call(net, inputs), 1e-3)
+    with uncompiled(net):
+        return not nearly_same(call(net, inputs), call(net, inputs), 1e-3)
 
 
 def check_not_merged(net: nn.Module, inputs: Any) -> None:

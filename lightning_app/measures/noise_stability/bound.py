@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from lightning_app.measures.core.hooks import sample_norms
@@ -79,7 +80,7 @@ def noise_bound(
     found: dict[str, Any] = {}
     for reading in ("", "_transferred", "_branch"):
         least = [_minimum(each, reading) for each in by_layer.values()]
-        mu = behind.new_tensor(least)
+        mu = torch.tensor(least, dtype=behind.dtype, device=behind.device)
         total = float((mu * behind).pow(-2).sum())
         log10 = math.log10(common * total) if common * total > 0 else math.nan
         found |= {f"cushions{reading}": mu, f"sum{reading}": total, f"log10{reading}": log10}
