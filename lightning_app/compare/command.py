@@ -97,8 +97,8 @@ def _print(sides: Sides, found: list[Finding], margin: float | None) -> None:
         print(text(finding, margin))
     if (count := questions(dict.fromkeys(finding.name for finding in found))) > 1:
         print(f"{count} questions, answered or not, share the 5 % chance of a wrong verdict (Bonferroni).")
-    its = sorted(sides.differing.items(), key=lambda option: option[0].startswith(MEASURES))
-    options = [f"{key}: {a} / {b}" for key, (a, b) in its]
+    differing = sorted(sides.differing.items(), key=lambda option: option[0].startswith(MEASURES))
+    options = [f"{key}: {a} / {b}" for key, (a, b) in differing]
     if options:
         more = f"; {len(options) - SHOWN} more (--json)" if len(options) > SHOWN else ""
         print(printable(f"options that differ, A / B: {'; '.join(options[:SHOWN])}{more}"))

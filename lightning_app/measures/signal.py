@@ -166,8 +166,8 @@ class SignalWatch(TorchFunctionMode):
         """Remove the hooks, even in the middle of a pass. What passes back from now on is none of the loss's gradient.
 
         Args:
-            stepping: ids of weights that make their step now. Layers with others may still get their gradient, as the maker of a
-                GAN behind the step of its judge. None: all do.
+            stepping: ids of weights that make their step now; None: all do. Layers with others may still get their gradient,
+                as the generator of a GAN behind the step of its discriminator.
         """
         for module, weights in self._trained.items():
             if stepping is None or not weights or not weights.isdisjoint(stepping):

@@ -130,33 +130,33 @@ def test_a_module_that_trains_its_parts_and_not_itself_is_told_so(tmp_path, capl
 
 
 def test_layers_of_an_optimizer_that_steps_later_have_the_gradient_of_their_loss(tmp_path):
-    """As in Lightning's example of a GAN: images are made before the step of the judge, and passed back through after it."""
+    """As in Lightning's example of a GAN: images are made before the discriminator's step, and passed back through after it."""
 
-    class Judged(Foreign):
-        def __init__(self, judging: bool):
+    class Gan(Foreign):
+        def __init__(self, adversarial: bool):
             super().__init__()
-            self.judge, self.judging, self.automatic_optimization = nn.Linear(3, 1), judging, False
+            self.discriminator, self.adversarial, self.automatic_optimization = nn.Linear(3, 1), adversarial, False
 
         def training_step(self, batch, batch_idx):
-            made, (judge, maker) = self(batch[0]), self.optimizers()
-            if self.judging:
-                self.toggle_optimizer(judge)
-                judge.zero_grad()
-                self.manual_backward(self.judge(made.detach()).square().mean())
-                judge.step()
-                self.untoggle_optimizer(judge)
-            maker.zero_grad()
-            self.manual_backward(self.judge(made).mean())
-            maker.step()
+            made, (discriminator, generator) = self(batch[0]), self.optimizers()
+            if self.adversarial:
+                self.toggle_optimizer(discriminator)
+                discriminator.zero_grad()
+                self.manual_backward(self.discriminator(made.detach()).square().mean())
+                discriminator.step()
+                self.untoggle_optimizer(discriminator)
+            generator.zero_grad()
+            self.manual_backward(self.discriminator(made).mean())
+            generator.step()
 
         def configure_optimizers(self):
-            made = [weight for name, weight in self.named_parameters() if not name.startswith("judge")]
-            return [torch.optim.SGD(weights, lr=0.0) for weights in (self.judge.parameters(), made)]
+            made = [weight for name, weight in self.named_parameters() if not name.startswith("discriminator")]
+            return [torch.optim.SGD(weights, lr=0.0) for weights in (self.discriminator.parameters(), made)]
 
-    for judging in (True, False):
+    for adversarial in (True, False):
         torch.manual_seed(2)  # of the dropout
-        fit_foreign(Judged(judging), Signal(), folder=tmp_path / str(judging), epochs=1)
-    both, alone = (logged(tmp_path / str(judging), "net", 0) for judging in (True, False))
+        fit_foreign(Gan(adversarial), Signal(), folder=tmp_path / str(adversarial), epochs=1)
+    both, alone = (logged(tmp_path / str(adversarial), "net", 0) for adversarial in (True, False))
     of_made = [name for name in alone if name.startswith(("layer01/", "layer02/", "layer03/"))]
     assert {name: both.get(name) for name in of_made} == {name: alone[name] for name in of_made}
     assert "layer01/gradient" in of_made and "layer03/gradient" in of_made

@@ -308,7 +308,8 @@ class Hessian(ParameterMap):
             loss = self._loss(*self._for_loss(self._net(inputs), labels))
         weights = [*trained_weights(net).values()]
         found = torch.autograd.grad(loss, weights, allow_unused=True) if loss.requires_grad else ()
-        if any(slope is not None and bool(slope.any()) for slope in found):  # not of a penalty with a factor of 0
+        # That of a penalty with a factor of 0 is 0.
+        if any(gradient is not None and bool(gradient.any()) for gradient in found):
             raise LossOfOwnWeights(
                 "a Hessian in float64 is that of a copy of the net, but the loss uses weights of the net itself, as a penalty or "
                 "a physics-informed loss does: set double to false, or let the loss be a function of outputs and labels."
