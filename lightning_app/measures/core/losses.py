@@ -111,17 +111,18 @@ class LossOfMaps:
 
     Attributes:
         of_maps: whether the outputs come from a convolution (`look`), so that classes are the second dimension.
+        criterion: the loss that takes classes second, whatever the labels' shape.
     """
 
     of_maps = False
 
     def __init__(self, loss: Loss) -> None:
         self._loss, self.ignore_index = loss, ignored_label(loss)
+        plain = F.cross_entropy if loss is cross_entropy else loss
+        self.criterion = plain.criterion if isinstance(plain, LossOfTokens) else plain
 
     def __call__(self, outputs: Tensor, labels: Tensor) -> Tensor:
-        plain = F.cross_entropy if self._loss is cross_entropy else self._loss
-        plain = plain.criterion if isinstance(plain, LossOfTokens) else plain
-        return plain(outputs, labels) if self.of_maps else self._loss(outputs, labels)
+        return (self.criterion if self.of_maps else self._loss)(outputs, labels)
 
     @torch.no_grad()
     def look(self, net: nn.Module, inputs: Any) -> None:
@@ -251,8 +252,7 @@ def no_mean(net: Callable[[Any], Tensor], pieces: Sequence[Batch], loss: Loss) -
 
 def _weighted_classes(loss: Any) -> int:
     """Of how many classes a loss of torch's has a weight each; 0: of none, as far as it tells."""
-    loss = loss._loss if isinstance(loss, LossOfMaps) else loss
-    loss = loss.criterion if isinstance(loss, LossOfTokens) else loss
+    loss = loss.criterion if isinstance(loss, LossOfMaps | LossOfTokens) else loss
     weight = getattr(loss, "weight", None)
     return len(weight) if isinstance(loss, nn.CrossEntropyLoss | nn.NLLLoss) and isinstance(weight, Tensor) else 0
 
