@@ -275,7 +275,9 @@ class SignalWatch(TorchFunctionMode):
         size_x, size_y = self._square(x), alpha**2 * self._square(y)
         name, branch, stream = (name_x, size_x, size_y) if passed_x > passed_y else (name_y, size_y, size_x)
         self._add(f"{name}/branch_ratio", branch, stream)
-        self._add(f"{name}/branch_cosine", alpha * (x * y).sum(dtype=self._wide), branch, stream)
+        of_products = torch.promote_types(x.dtype, torch.float32)  # in float16 they are soon 0 or infinite
+        along = (x.detach().to(of_products) * y.detach()).sum(dtype=self._wide)
+        self._add(f"{name}/branch_cosine", alpha * along, branch, stream)
 
     @_guarded
     def _after(self, func: Any, args: tuple, kwargs: Mapping[str, Any], out: Any) -> None:

@@ -1,5 +1,6 @@
 """Signals by layer: against automatic differentiation, finite differences, laws of scale and closed forms."""
 
+import copy
 import math
 from functools import partial
 from types import SimpleNamespace
@@ -612,3 +613,19 @@ def test_a_branch_has_the_weight_with_which_it_is_added(weight):
         found.append(profile(watch.stop()))
     assert found[0] == pytest.approx(found[1], rel=1e-12, nan_ok=True)
     assert {"layer02/branch_ratio", "layer02/branch_cosine"} <= found[0].keys()
+
+
+@pytest.mark.parametrize("scale", [2e-4, 500])  # in float16 products of such numbers are 0, or infinite
+def test_the_cosine_of_a_branch_in_half_precision_is_that_of_the_same_numbers(scale):
+    torch.manual_seed(0)
+    half = Weighed(1.0, in_one_call=True)
+    half.first.weight.data *= scale
+    half.first.bias.data *= scale
+    half.second.bias.data.zero_()
+    half, x = half.half(), torch.randn(5, 3).half()
+    found = []
+    for one, inputs in ((half, x), (copy.deepcopy(half).double(), x.double())):
+        watch = SignalWatch(one)
+        one(inputs).mean().backward()
+        found.append(profile(watch.stop())["layer02/branch_cosine"])
+    assert found[0] == pytest.approx(found[1], abs=0.01)
