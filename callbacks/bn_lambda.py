@@ -48,7 +48,7 @@ class BnLambda(StatefulMeasure):
         | ``weight_norm[_<norm>]/layer07/own`` | 1 | norm of the layer's weights |
         | ``weight_norm[_<norm>]/layer07/absorbed`` | 1 | with the normalisation after it absorbed, where possible |
         | ``weight_norm[_<norm>]/own`` | 1 | mean over convolutions; over all layers where most are not convolutions |
-        | ``weight_norm[_<norm>]/absorbed`` | 1 | the same mean, of absorbed norms |
+        | ``weight_norm[_<norm>]/absorbed`` | 1 | mean of absorbed norms, over those of the same layers that have one |
         | ``weight_norm[_<norm>]/total`` | 1 | of convolutions, linear maps, embeddings, attention together, a shared one once |
         | ``cost/bn_lambda[_<norm>]`` | s | what measuring all nets took |
 
@@ -66,8 +66,8 @@ class BnLambda(StatefulMeasure):
 
     Breaks:
         * Before training, when running statistics have seen no data, scales and absorbed norms use those of probe samples.
-        * Nothing is absorbed across an addition, or if a skip starts between the two: pre-activation nets have few pairs that
-          can be absorbed.
+        * Nothing is absorbed across an addition, or if a skip starts between the two (pre-activation nets have few pairs that
+          can be absorbed), nor into a transposed convolution.
         * λ of a LayerNorm and ‖W‖ of the map behind it can compensate each other: the net uses W diag(λ). ``own`` norms do not
           contain λ, and ``absorbed`` ones exist for BatchNorm only.
         * Without running statistics a BatchNorm has no scale: those keys are left out, with a warning.

@@ -87,7 +87,8 @@ class Signal(Measure):
         * The last step is not logged if nothing announces it beforehand, as with `EarlyStopping`.
         * ``dead`` covers ReLUs, not GELU and the like, and behind a layer only ReLUs with as many units as the first. A net
           without additions has no branches.
-        * Without training (`measure`) it uses the probe samples, in evaluation mode, and there are no updates.
+        * Without training (`measure`) it uses the probe samples, in evaluation mode, and there are no updates. Running statistics
+          that have seen no data are then those of probe samples.
         * The closed forms are for nets with one convolution a block and without normalisation. With skips there is only a
           forward one. It is an upper bound: close if branches are small, and with KWI 0.2 to 0.3 a block too steep in its log.
 

@@ -41,10 +41,10 @@ class TrainingMetrics(EpochCallback):
         | ``train/error``, ``val/error``, ``test/error`` | share | the same of the error |
         | ``train/risk_ema``, ``val/risk_ema``, ``test/risk_ema`` | nats | at averaged weights (``model.ema_decay``) |
         | ``train/error_ema``, ``val/error_ema``, ``test/error_ema`` | share | the same of the error |
-        | ``train/penalty`` | nats | λ/2 ‖w - centre‖², of the parameters that ``model.decays`` names |
+        | ``train/penalty`` | nats | λ/2 ‖w - centre‖² of what ``model.decays`` names; / B with ``penalty_scale: batch`` |
         | ``train/cost`` | nats | L + penalty |
-        | ``train/cost_paper`` | nats | L + penalty / B, B the batch size |
-        | ``lr`` | 1 | learning rate of the epoch |
+        | ``train/cost_paper`` | nats | L + λ/2 ‖w - centre‖² / B, B the batch size, whatever ``penalty_scale`` |
+        | ``lr`` | 1 | learning rate of the epoch, of its last step if the schedule counts steps |
         | ``time/epoch`` | s | training batches and evaluation, without the measures |
 
     Interpretation:
