@@ -148,6 +148,19 @@ def test_standard_errors_are_what_they_say(values, asked):
     assert z.std() > 0.8 and np.std(norms) > 0.8  # nor are they too large
 
 
+def test_a_start_with_little_of_an_outlier_does_not_understate_the_error_of_the_norm():
+    """Sizes over many decades, where outliers are told apart long before they have converged."""
+    draw = np.random.Generator(np.random.PCG64(4))
+    bulk = 0.3 * np.exp(draw.normal(-6, 3, 117)).clip(max=10) * draw.choice([-1, 1], 117, p=[0.4, 0.6])
+    values = torch.cat([torch.tensor([8.0, 3.0, 1.0], dtype=torch.float64), torch.from_numpy(bulk)])
+    operator, scores = with_values(values), []
+    for seed in range(100):
+        found, _ = spectrum(operator, k=2, steps=12, seed=seed)
+        scores.append((found.frobenius - float(values.norm())) / found.frobenius_error)
+    z = np.array(scores)
+    assert (np.abs(z) > 3).mean() <= 0.05 and np.sqrt((z**2).mean()) < 1.5
+
+
 @pytest.mark.parametrize("asked", [{"steps": 30}, {"steps": 40, "probes": 3}])
 @pytest.mark.parametrize("values", [torch.tensor([1.0, 2, 3]), torch.linspace(-1, 4, 20), torch.tensor([-5.0])])
 def test_a_small_map_is_known_exactly(values, asked):

@@ -118,7 +118,7 @@ def spectrum(
             rules = [rules[0].without(found) if alone(second) and not found.all() else Rule.of(second)]
             runs = [second]
     products = len(values) + sum(len(run.diagonal) for run in runs)
-    return _described(ends, _Sampled(operator.size, values[found], rules, first.floor, tolerance), products), leading
+    return _described(ends, _Sampled(operator.size, values[found], rules, first.floor), products), leading
 
 
 def _none_within(intervals: np.ndarray, size: int, run: Krylov) -> bool:
@@ -193,20 +193,18 @@ class _Sampled:
     Products are rounded in proportion to all of H, in the complement too: ``floor`` is that of the run that saw all of it.
     """
 
-    def __init__(
-        self, dimension: int, known: np.ndarray, rules: Sequence[Rule], floor: float, tolerance: float
-    ) -> None:
+    def __init__(self, dimension: int, known: np.ndarray, rules: Sequence[Rule], floor: float) -> None:
         self.dimension = dimension
         self._known = known
         self._rules = rules
         self._rest = dimension - len(known)  # dimension of the complement
         self._floor = max(floor, *(rule.floor for rule in rules))
-        self._tolerance = tolerance
 
     def total(self, function: Callable[[np.ndarray], np.ndarray]) -> tuple[float, float]:
         """Sum of a function over all eigenvalues, and its standard error: that of a quadratic form on the sphere.
 
-        For the error a node that has converged counts as one eigenvalue at least, however little the start has of it.
+        For the error a node counts as one eigenvalue at least, however little the start has of it, if it surely stands for one
+        that no other node stands for: a start that has little of an outlier would underestimate both sum and error.
         """
         rest = self._mean(function)
         square = float(np.mean([function(rule.nodes) ** 2 @ self._at_least(rule) for rule in self._rules]))
@@ -239,9 +237,10 @@ class _Sampled:
         return Bounds(low if low > self._floor else 0.0, min(max(high, self._floor), largest))
 
     def _at_least(self, rule: Rule) -> np.ndarray:
-        """Weights, at least that of one eigenvalue where a node has converged."""
-        converged = rule.beyond * np.abs(rule.last) <= self._tolerance * np.abs(rule.nodes)
-        return np.maximum(rule.weights, converged / self._rest)
+        """Weights, at least that of one eigenvalue where the interval around a node that has one meets no other's."""
+        radii = rule.beyond * np.abs(rule.last)
+        apart = np.pad(np.diff(rule.nodes) > radii[1:] + radii[:-1], 1, constant_values=True)
+        return np.maximum(rule.weights, (apart[1:] & apart[:-1]) / self._rest)
 
     def _mean(self, function: Callable[[np.ndarray], np.ndarray]) -> float:
         return float(np.mean([function(rule.nodes) @ rule.weights for rule in self._rules]))
