@@ -292,7 +292,7 @@ def adding_to_a_tensor(layer, x):
         (Doing(lambda layer, x: F.dropout(layer(x), training=True)), r"drops units at random"),
         (nn.Sequential(nn.ConstantPad1d(1, 5.0), nn.Linear(6, 4)), "through padding with 5.0"),
         (Doing(lambda layer, x: "nothing"), "one tensor of outputs, but Doing returns a str"),
-        (nn.Sequential(nn.Linear(4, 4), nn.Unflatten(1, (2, 2))), r"this net's are \(3, 2, 2\)"),
+        (nn.Sequential(nn.Linear(4, 4), nn.Unflatten(1, (2, 2))), r"this net makes \(3, 2, 2\) of \(3, 4\) numbers"),
         (Doing(changing_a_view), "do not add up"),
         (Doing(filling_a_tensor), "writes signals into a part of a tensor"),
         (Doing(adding_to_a_tensor), "into an existing tensor"),

@@ -99,8 +99,8 @@ def path_outputs(net: nn.Module, inputs: Tensor | Inputs) -> PathOutputs:
     of_tokens = not first.is_floating_point() and out.ndim == 3 and out.shape[:2] == first.shape
     if out.ndim != 2 and not of_tokens:
         raise NoPaths(
-            "path lengths need outputs of shape (samples, classes), or (samples, tokens, classes) for tokens, but this "
-            f"net's are {tuple(out.shape)}."
+            "path lengths need outputs of shape (samples, classes), or for inputs of tokens (samples, tokens, classes), but "
+            f"this net makes {tuple(out.shape)} of {tuple(first.shape)} {'numbers' if first.is_floating_point() else 'tokens'}."
         )
     parts = cast(ByLength, out.output_parts)
     found, nothing = dict(zip(parts.kinds, parts.stack)), torch.zeros_like(parts.stack[0])
