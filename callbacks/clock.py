@@ -12,6 +12,7 @@ from callbacks.log import LoggingCallback
 from callbacks.protocol import gather_members
 from lightning_app.common.errors import UserError, at_least
 from lightning_app.common.numbers import whole
+from lightning_app.runs.checkpoints import is_last
 
 POWERS: Literal["powers_of_2"] = "powers_of_2"
 Steps = int | Literal["powers_of_2"]  # a distance between measurements in optimizer steps, or 1, 2, 4, 8, ...
@@ -95,10 +96,8 @@ class EpochCallback(LoggingCallback, ABC):
     @override
     def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *_: Any) -> None:
         """Within epochs. What ends an epoch, or training, is measured after its evaluation, and once."""
-        steps = trainer.global_step
-        stops = trainer.should_stop and trainer.fit_loop._can_stop_early  # not before trainer.min_epochs and min_steps
-        ends = trainer.is_last_batch or stops or 0 < trainer.max_steps <= steps
-        if not ends and self.due_after(steps, self._before):  # not where gradients are accumulated over batches
+        # not where gradients are accumulated over batches
+        if not is_last(trainer) and self.due_after(trainer.global_step, self._before):
             self._observe_within(trainer, pl_module)
 
     @override

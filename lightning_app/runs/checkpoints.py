@@ -182,8 +182,8 @@ class SaveCheckpoint(Checkpoint):
 
     @override
     def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *_: Any) -> None:
-        """Not after the last one, whose epoch has not been evaluated and measured: that has a checkpoint of its own."""
-        if not trainer.fit_loop.epoch_loop.batch_progress.is_last_batch and self._is_due(trainer):
+        """Not after the last one, which has not been evaluated and measured: the end has a checkpoint of its own."""
+        if not is_last(trainer) and self._is_due(trainer):
             self._save(trainer, LAST)
 
     @override
@@ -218,6 +218,12 @@ class SaveCheckpoint(Checkpoint):
             trainer.save_checkpoint(self.folder / name)
             if name == LAST:
                 self._saved = trainer.global_step
+
+
+def is_last(trainer: pl.Trainer) -> bool:
+    """Whether the batch that was just trained on is the last one of its epoch, or of training."""
+    stops = trainer.should_stop and trainer.fit_loop._can_stop_early  # not before trainer.min_epochs and min_steps
+    return trainer.is_last_batch or stops or 0 < trainer.max_steps <= trainer.global_step
 
 
 @contextmanager

@@ -193,6 +193,16 @@ def test_steps_that_are_due_at_an_epochs_end_are_saved_there(tmp_path):
     assert torch.load(run / "checkpoints" / LAST, weights_only=True)["global_step"] == STEPS
 
 
+def test_a_step_that_ends_training_is_saved_when_it_has_been_evaluated_and_measured(tmp_path):
+    """A resume of an earlier save would train nothing, and have no numbers of the end."""
+    saving, limit = {"every_n_steps": STEPS + 1}, STEPS + 1
+    train(tmp_path / "whole", saving, max_steps=limit)
+    with pytest.raises(KeyError):
+        train(tmp_path / "run", saving, Dies("on_validation_start", limit), max_steps=limit)
+    train(tmp_path / "run", saving, max_steps=limit)
+    assert_same(tmp_path / "whole", tmp_path / "run")
+
+
 def damaged(checkpoint: dict, place: str, value) -> dict:
     """With something else at a dotted place; None: with nothing."""
     *above, last = place.split("/")
