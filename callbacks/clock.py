@@ -85,7 +85,11 @@ class EpochCallback(LoggingCallback, ABC):
                 f"every_n_steps of {type(self).__name__} places measurements within an epoch, but the training data do not say "
                 "how many batches an epoch has: set trainer.limit_train_batches."
             )
-        self._within = 0
+        steps, ended = trainer.global_step, trainer.current_epoch
+        self._within, self._before = 0, max(0, steps - 1)  # of a resume, which may end an epoch before its first batch
+        # A resume of training that had ended trains no batch, and makes the measurements that its end may have left out.
+        left_out = steps and trainer.is_last_batch and not self._epoch_is_due(trainer, steps, ended)
+        self._left_out = ended if left_out else None
         if self.at_start and not (trainer.global_step or trainer.current_epoch):
             self.observe(trainer, pl_module, 0)
 
@@ -104,7 +108,7 @@ class EpochCallback(LoggingCallback, ABC):
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         if not trainer.is_last_batch:  # training ends here
             self._observe_within(trainer, pl_module)
-        elif self._epoch_is_due(trainer, trainer.global_step):
+        elif self._epoch_is_due(trainer, trainer.global_step, trainer.current_epoch + 1):
             self.observe(trainer, pl_module, trainer.current_epoch + 1)
         else:
             self._left_out = trainer.current_epoch + 1
@@ -115,9 +119,8 @@ class EpochCallback(LoggingCallback, ABC):
         if self._left_out is not None:
             self.observe(trainer, pl_module, self._left_out)
 
-    def _epoch_is_due(self, trainer: pl.Trainer, steps: int) -> bool:
-        """Whether the end of the present epoch is measured, after so many steps in all."""
-        epoch = trainer.current_epoch + 1
+    def _epoch_is_due(self, trainer: pl.Trainer, steps: int, epoch: int) -> bool:
+        """Whether the end of this epoch, counted from 1, is measured, after so many steps in all."""
         last = epoch == trainer.max_epochs or 0 < trainer.max_steps <= steps
         return last or epoch % self.every_n_epochs == 0 or self.due_after(steps, self._before)
 

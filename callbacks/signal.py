@@ -170,7 +170,11 @@ class Signal(Measure):
         steps = before + self._of_batch
         ends = trainer.is_last_batch or 0 < trainer.max_steps <= steps
         first = self.at_start and not before
-        return first or self.due_after(steps, before) or (ends and self._epoch_is_due(trainer, steps))
+        return (
+            first
+            or self.due_after(steps, before)
+            or (ends and self._epoch_is_due(trainer, steps, trainer.current_epoch + 1))
+        )
 
     @override
     def on_before_optimizer_step(

@@ -18,6 +18,8 @@ from callbacks.protocol import metrics_of
 from lightning_app.common.errors import UserError
 from lightning_app.common.isolation import wait_for
 from lightning_app.common.numbers import brief, duration, plural
+from lightning_app.runs.checkpoints import stopped_early
+from lightning_app.runs.loggers import whole_epochs
 from lightning_app.runs.members import members_of
 
 PATIENCE = 10.0  # seconds of batches before it is estimated how long all of them take
@@ -194,10 +196,10 @@ class ProgressLines(pl.Callback):
     @override
     def on_fit_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         if not self._trained and trainer.global_step:
-            done = plural(trainer.current_epoch, "epoch")
-            self._print(
-                f"nothing is left to train after {done}: raise the limit, such as --trainer.max_epochs, to continue"
-            )
+            done = plural(whole_epochs(trainer), "epoch")
+            limit = "raise the limit, such as --trainer.max_epochs"
+            what = "give EarlyStopping more patience, or leave it out" if stopped_early(trainer) else limit
+            self._print(f"nothing is left to train after {done}: {what}, to continue")
 
     @rank_zero_only
     def _print(self, line: str) -> None:

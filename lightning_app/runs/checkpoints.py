@@ -16,7 +16,7 @@ import pytorch_lightning as pl
 import torch
 from lightning_fabric.plugins.io.torch_io import TorchCheckpointIO
 from pytorch_lightning.callbacks import Checkpoint
-from pytorch_lightning.utilities import rank_zero_only
+from pytorch_lightning.callbacks.early_stopping import EarlyStoppingReason
 from torch import Tensor
 from typing_extensions import override
 
@@ -160,6 +160,8 @@ class SaveCheckpoint(Checkpoint):
 
     Nothing is selected: the last epoch is the result, so there is no "best" checkpoint. If training resumes from last.ckpt, or
     begins again, what was logged of later steps is dropped: they are made again, perhaps with other options or not all of them.
+    Where `EarlyStopping` ended training a resume trains nothing, unless it has more patience now: Lightning would keep the
+    patience of the checkpoint, forget that training had ended, and train an epoch more with each resume.
 
     Args:
         every_n_epochs: number of epochs after which last.ckpt is written; it is always written after the final one.
@@ -173,11 +175,27 @@ class SaveCheckpoint(Checkpoint):
         self.keep_every_n_epochs = at_least(0, "save_checkpoint", keep_every_n_epochs=keep_every_n_epochs)
         self.folder: Path | None = None  # set by whoever knows the run folder
         self._saved: int | None = None  # optimizer steps of last.ckpt
+        self._patience: list[int] = []  # as configured, of each `EarlyStopping`
 
     @override
-    @rank_zero_only
+    def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        self._patience = [early.patience for early in trainer.early_stopping_callbacks]
+
+    @override
+    def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        for early, patience in zip(trainer.early_stopping_callbacks, self._patience):
+            exhausted = early.stopping_reason is EarlyStoppingReason.PATIENCE_EXHAUSTED
+            if patience != early.patience and exhausted and early.wait_count < patience:
+                early.stopping_reason = EarlyStoppingReason.NOT_STOPPED
+            early.patience = patience
+        if stopped_early(trainer):  # a run that was killed in its last measures begins, ends at once, and makes them
+            finished = self.folder is not None and RunFolder(self.folder.parent).finished is not None
+            trainer.should_stop = trainer.strategy.broadcast(finished)
+
+    @override
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        if self.folder is not None:
+        trainer.should_stop |= stopped_early(trainer)
+        if self.folder is not None and trainer.is_global_zero:
             RunFolder(self.folder.parent).drop_after(trainer.global_step)
 
     @override
@@ -224,6 +242,11 @@ def is_last(trainer: pl.Trainer) -> bool:
     """Whether the batch that was just trained on is the last one of its epoch, or of training."""
     stops = trainer.should_stop and trainer.fit_loop._can_stop_early  # not before trainer.min_epochs and min_steps
     return trainer.is_last_batch or stops or 0 < trainer.max_steps <= trainer.global_step
+
+
+def stopped_early(trainer: pl.Trainer) -> bool:
+    """Whether an `EarlyStopping` has asked for the end of training, here or before a resume."""
+    return any(one.stopping_reason is not EarlyStoppingReason.NOT_STOPPED for one in trainer.early_stopping_callbacks)
 
 
 @contextmanager

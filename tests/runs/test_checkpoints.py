@@ -10,8 +10,17 @@ import numpy as np
 import pytest
 import pytorch_lightning as pl
 import torch
+from pytorch_lightning.callbacks import EarlyStopping
 
-from callbacks import BnLambda, DistanceFromStart, TrainingMetrics, TwinDivergence, WeightMass
+from callbacks import (
+    BnLambda,
+    DistanceFromStart,
+    LayerCushion,
+    ProgressLines,
+    TrainingMetrics,
+    TwinDivergence,
+    WeightMass,
+)
 from lightning_app.cli.trainer import Trainer
 from lightning_app.common.errors import DivergedError, UserError
 from lightning_app.common.signals import Stopped, Stopping
@@ -201,6 +210,36 @@ def test_a_step_that_ends_training_is_saved_when_it_has_been_evaluated_and_measu
         train(tmp_path / "run", saving, Dies("on_validation_start", limit), max_steps=limit)
     train(tmp_path / "run", saving, max_steps=limit)
     assert_same(tmp_path / "whole", tmp_path / "run")
+
+
+def impatient(patience: int = 1) -> list[pl.Callback]:
+    """Training ends after so many epochs more than one, and a measure then makes what it has left out."""
+    monitor = "train/risk/plain-seed00"
+    return [LayerCushion(every_n_epochs=7), EarlyStopping(monitor, mode="max", patience=patience)]
+
+
+def test_early_stopping_ends_a_resumed_run_where_it_ends_an_unbroken_one(tmp_path):
+    """Lightning forgets that training has ended, and trains an epoch more."""
+    train(tmp_path / "whole", None, *impatient())
+    with pytest.raises(KeyError):
+        train(tmp_path / "run", None, Dies("on_train_end", 0), *impatient())
+    train(tmp_path / "run", None, *impatient())
+    assert_same(tmp_path / "whole", tmp_path / "run")
+    assert set(RunFolder(tmp_path / "run").log().query("name == 'cost/cushion'")["epoch"]) == {0, 2}
+
+
+def test_a_run_that_early_stopping_has_finished_goes_on_with_more_patience_only(tmp_path, unbroken, capsys):
+    run = RunFolder(tmp_path)
+    train(tmp_path, None, *impatient())
+    run.finish(2)
+    before = (tmp_path / "log.csv").read_bytes()
+    train(tmp_path, None, ProgressLines(), *impatient())
+    assert (tmp_path / "log.csv").read_bytes() == before
+    assert "nothing is left to train after 2 epochs: give EarlyStopping more patience" in capsys.readouterr().out
+    train(tmp_path, None, *impatient(patience=2))
+    ours, theirs = left(tmp_path)[0], left(unbroken)[0]
+    for key in ("state_dict", "optimizer_states", "global_step"):
+        assert_equal(ours[key], theirs[key], key)
 
 
 def damaged(checkpoint: dict, place: str, value) -> dict:
