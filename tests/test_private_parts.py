@@ -42,6 +42,7 @@ PARTS = {  # name -> where it is, as an object to look it up in
     "_on_before_batch_transfer": lambda: pl.LightningModule,
     "_can_stop_early": lambda: trainer().fit_loop,
     "_data_source": lambda: trainer().fit_loop,
+    "_data_fetcher": lambda: trainer().fit_loop,
     "_apply": lambda: torchmetrics.MeanMetric(),
     "_sampler": lambda: DistributedSamplerWrapper(SequentialSampler([0]), num_replicas=1, rank=0).dataset,
     "_layer_sync": lambda: pl.strategies.DDPStrategy(),

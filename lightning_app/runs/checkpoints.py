@@ -17,6 +17,7 @@ import torch
 from lightning_fabric.plugins.io.torch_io import TorchCheckpointIO
 from pytorch_lightning.callbacks import Checkpoint
 from pytorch_lightning.callbacks.early_stopping import EarlyStoppingReason
+from pytorch_lightning.trainer.states import TrainerFn
 from torch import Tensor
 from typing_extensions import override
 
@@ -200,8 +201,15 @@ class SaveCheckpoint(Checkpoint):
 
     @override
     def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *_: Any) -> None:
-        """Not after the last one, which has not been evaluated and measured: the end has a checkpoint of its own."""
-        if not is_last(trainer) and self._is_due(trainer):
+        """Not before an evaluation, which a resume would leave out: it is saved after that, or at the end."""
+        if not _evaluates(trainer) and not is_last(trainer) and self._is_due(trainer):
+            self._save(trainer, LAST)
+
+    @override
+    def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Within an epoch (``trainer.val_check_interval``)."""
+        fitting = trainer.state.fn == TrainerFn.FITTING and not trainer.sanity_checking
+        if fitting and not is_last(trainer) and self._is_due(trainer):
             self._save(trainer, LAST)
 
     @override
@@ -223,7 +231,8 @@ class SaveCheckpoint(Checkpoint):
             trainer.training and progress.current.ready == progress.current.completed and not progress.is_last_batch
         )
         if isinstance(exception, SystemExit) and stopping.received and between and progress.current.completed:
-            self._save(trainer, LAST)
+            with _counted_later(trainer) if _evaluates(trainer) else nullcontext():
+                self._save(trainer, LAST)
 
     def _is_due(self, trainer: pl.Trainer) -> bool:
         step = trainer.global_step
@@ -242,6 +251,23 @@ def is_last(trainer: pl.Trainer) -> bool:
     """Whether the batch that was just trained on is the last one of its epoch, or of training."""
     stops = trainer.should_stop and trainer.fit_loop._can_stop_early  # not before trainer.min_epochs and min_steps
     return trainer.is_last_batch or stops or 0 < trainer.max_steps <= trainer.global_step
+
+
+def _evaluates(trainer: pl.Trainer) -> bool:
+    """Whether nets are evaluated after the batch that was just trained on."""
+    loop: Any = trainer.fit_loop  # whose fetcher is there while it trains
+    return loop.epoch_loop._should_check_val_fx(loop._data_fetcher)
+
+
+@contextmanager
+def _counted_later(trainer: pl.Trainer) -> Iterator[None]:
+    """Within it, the last batch is not among those by which Lightning logs: a resume that finds it evaluated adds it."""
+    loop = trainer.fit_loop.epoch_loop
+    loop._batches_that_stepped -= 1
+    try:
+        yield
+    finally:
+        loop._batches_that_stepped += 1
 
 
 def stopped_early(trainer: pl.Trainer) -> bool:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import pytorch_lightning as pl
 import torch
-from pytorch_lightning.callbacks import EarlyStopping
+from pytorch_lightning.callbacks import EarlyStopping, LearningRateMonitor
 
 from callbacks import (
     BnLambda,
@@ -209,6 +209,37 @@ def test_a_step_that_ends_training_is_saved_when_it_has_been_evaluated_and_measu
     with pytest.raises(KeyError):
         train(tmp_path / "run", saving, Dies("on_validation_start", limit), max_steps=limit)
     train(tmp_path / "run", saving, max_steps=limit)
+    assert_same(tmp_path / "whole", tmp_path / "run")
+
+
+def test_an_evaluation_within_an_epoch_is_not_left_out_by_a_resume(tmp_path):
+    saving, half = {"every_n_steps": 2}, {"val_check_interval": 0.5}
+    train(tmp_path / "whole", saving, **half)
+    with pytest.raises(KeyError):
+        train(tmp_path / "run", saving, Dies("on_validation_start", STEPS + 2), **half)
+    train(tmp_path / "run", saving, **half)
+    assert_same(tmp_path / "whole", tmp_path / "run")
+
+
+def test_a_signal_after_an_evaluation_within_an_epoch_moves_no_later_step(tmp_path, monkeypatch):
+    """Lightning's own numbers, as those of `LearningRateMonitor`, were logged a step late after the resume."""
+
+    class Signalled(pl.Callback):
+        def on_validation_end(self, trainer, module):
+            if trainer.global_step == 2:
+                waiting._receive(signal.SIGTERM, None)
+
+    def watched(*more: pl.Callback) -> tuple[pl.Callback, ...]:
+        return Stopper(), *more, LearningRateMonitor("step")
+
+    options, waiting = {"val_check_interval": 0.5, "log_every_n_steps": 1}, Stopping()
+    train(tmp_path / "whole", None, *watched(), **options)
+    for place in ("runs.checkpoints", "cli.trainer"):
+        monkeypatch.setattr(f"lightning_app.{place}.stopping", waiting)
+    with pytest.raises(SystemExit):
+        train(tmp_path / "run", None, *watched(Signalled()), **options)
+    waiting.received = None
+    train(tmp_path / "run", None, *watched(), **options)
     assert_same(tmp_path / "whole", tmp_path / "run")
 
 
