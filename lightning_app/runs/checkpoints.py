@@ -227,9 +227,7 @@ class SaveCheckpoint(Checkpoint):
     def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
         """Save between two batches of an epoch. Elsewhere last.ckpt stands: resuming it repeats the epoch bit for bit."""
         progress = trainer.fit_loop.epoch_loop.batch_progress
-        between = (
-            trainer.training and progress.current.ready == progress.current.completed and not progress.is_last_batch
-        )
+        between = trainer.training and progress.current.ready == progress.current.completed and not is_last(trainer)
         if isinstance(exception, SystemExit) and stopping.received and between and progress.current.completed:
             with _counted_later(trainer) if _evaluates(trainer) else nullcontext():
                 self._save(trainer, LAST)

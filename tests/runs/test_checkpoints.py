@@ -243,6 +243,29 @@ def test_a_signal_after_an_evaluation_within_an_epoch_moves_no_later_step(tmp_pa
     assert_same(tmp_path / "whole", tmp_path / "run")
 
 
+@pytest.mark.parametrize("hook", ["on_train_epoch_end", "on_train_end"])
+def test_a_signal_where_max_steps_has_ended_training_leaves_the_end_as_it_is(tmp_path, monkeypatch, hook):
+    """It was saved again as between two batches: without the measures to come, or as an epoch that is complete."""
+
+    class Signalled(pl.Callback):
+        pass
+
+    setattr(
+        Signalled,
+        hook,
+        lambda self, trainer, module: trainer.global_step < limit or waiting._receive(signal.SIGTERM, None),
+    )
+    limit, waiting = STEPS + 1, Stopping()
+    train(tmp_path / "whole", None, Stopper(), max_steps=limit)
+    for place in ("runs.checkpoints", "cli.trainer"):
+        monkeypatch.setattr(f"lightning_app.{place}.stopping", waiting)
+    with pytest.raises(SystemExit):
+        train(tmp_path / "run", None, Signalled(), Stopper(), max_steps=limit)
+    waiting.received, waiting.raised = None, False
+    train(tmp_path / "run", None, Stopper(), max_steps=limit)
+    assert_same(tmp_path / "whole", tmp_path / "run")
+
+
 def impatient(patience: int = 1) -> list[pl.Callback]:
     """Training ends after so many epochs more than one, and a measure then makes what it has left out."""
     monitor = "train/risk/plain-seed00"
