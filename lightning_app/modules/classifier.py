@@ -20,6 +20,7 @@ from pytorch_lightning.cli import LRSchedulerCallable, OptimizerCallable
 from pytorch_lightning.core.optimizer import LightningOptimizer
 from pytorch_lightning.utilities import rank_zero_warn
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 from torch.optim.swa_utils import AveragedModel
 from typing_extensions import override
 
@@ -576,6 +577,10 @@ class ImageClassifier(pl.LightningModule):
 
     @override
     def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
+        if isinstance(wrapper := self.trainer.strategy.model, DistributedDataParallel):
+            # The next pass, of training or evaluation, begins with rank zero's buffers (statistics of BatchNorm), as after a
+            # resume. DistributedDataParallel does so only where its own forward prepares a backward pass, which is by hand here.
+            wrapper.require_forward_param_sync = True
         if self.trainer.is_last_batch:  # before evaluation and measures, which look at all members
             self.gather_members()
 

@@ -24,6 +24,11 @@ pytestmark = pytest.mark.slow
 LONG = ("--trainer.max_epochs", "3", "--data.batch_size", "2")
 FEW = ("--trainer.callbacks", "TrainingMetrics", "--trainer.callbacks+=LayerCushion")
 TWO = ("--trainer.accelerator", "cpu", "--trainer.devices", "2")
+NET = '{"class_path": "CifarResNet", "init_args": {"depth": 8, "residual": true, "width": 2}}'
+RANKS = {  # of those that share batches each has statistics of its own in BatchNorm
+    "seeds": (*LONG, *FEW, *TWO, "--trainer.strategy", "seeds"),
+    "ddp": (*LONG, *FEW, *TWO, "--trainer.strategy", "ddp", "--model.arms", f'{{"net": {{"net": {NET}}}}}'),
+}
 ENDLESS = "{class_path: HessianSpectrum, init_args: {samples: 64, steps: 100000}}"
 
 
@@ -77,7 +82,7 @@ def unstopped(tmp_path_factory) -> Callable[[str], Path]:
     @functools.cache
     def unstopped(strategy: str) -> Path:
         cwd = tmp_path_factory.mktemp(strategy)
-        done = command(*TINY, *LONG, *FEW, *TWO, "--trainer.strategy", strategy, cwd=cwd)
+        done = command(*TINY, *RANKS[strategy], cwd=cwd)
         assert done.returncode == 0, done.stderr
         return cwd / RUN
 
@@ -86,15 +91,14 @@ def unstopped(tmp_path_factory) -> Callable[[str], Path]:
 
 @pytest.mark.parametrize(("strategy", "everyone"), [("seeds", False), ("ddp", True)])  # else: the first process alone
 def test_several_ranks_stop_at_one_batch_and_go_on_there(tmp_path, unstopped, strategy, everyone):
-    ranks = (*LONG, *FEW, *TWO, "--trainer.strategy", strategy)
-    process = started(tmp_path, *ranks, **{WAIT_AT: str(STEPS_AN_EPOCH + 5)})
+    process = started(tmp_path, *RANKS[strategy], **{WAIT_AT: str(STEPS_AN_EPOCH + 5)})
     until_it_waits(process, tmp_path)
     (os.killpg if everyone else os.kill)(process.pid, signal.SIGTERM)
     go_on(tmp_path)
     code, said = ended(process)
     assert code == 143, said
     assert "stopped by SIGTERM: resume with --ckpt_path last" in said and "Traceback" not in said
-    resumed = command(*TINY, *ranks, "--ckpt_path", "last", cwd=tmp_path)
+    resumed = command(*TINY, *RANKS[strategy], "--ckpt_path", "last", cwd=tmp_path)
     assert resumed.returncode == 0, resumed.stderr
     assert_same_run(unstopped(strategy), tmp_path / RUN)
 
