@@ -370,7 +370,8 @@ def test_a_run_that_begins_again_has_no_later_rows_of_its_first_attempt(tmp_path
     run, save = RunFolder(tmp_path), SaveCheckpoint(every_n_epochs=5)
     run.append(Row("net", epoch, STEPS * epoch, "test/error", 0.5) for epoch in range(4))
     save.folder = run.checkpoints
-    save.on_train_start(SimpleNamespace(global_step=0), None)
+    start = SimpleNamespace(global_step=0, should_stop=False, early_stopping_callbacks=[], is_global_zero=True)
+    save.on_train_start(start, None)
     assert run.log()["epoch"].tolist() == [0]
 
 
