@@ -106,6 +106,7 @@ class EpochCallback(LoggingCallback, ABC):
 
     @override
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self._left_out = None  # what a resume takes for left out, before it ends an epoch without a batch
         if not trainer.is_last_batch:  # training ends here
             self._observe_within(trainer, pl_module)
         elif self._epoch_is_due(trainer, trainer.global_step, trainer.current_epoch + 1):

@@ -198,24 +198,28 @@ def test_the_last_epoch_is_measured_also_where_early_stopping_ends_training(tmp_
     ]  # of a step that was not watched it knows nothing
 
 
-def test_an_epoch_that_a_resume_ends_without_a_batch_is_measured_only_if_it_is_due(tmp_path):
+@pytest.mark.parametrize(("epochs", "ended", "steps"), [(3, 1, [0, 3, 6, 8, 9, 12]), (2, 2, [0, 3, 6, 8])])
+def test_an_epoch_that_a_resume_ends_without_a_batch_is_measured_if_it_is_due_and_as_itself(
+    tmp_path, epochs, ended, steps
+):
     """Lightning's `ModelCheckpoint` saves when the last batch has been evaluated, before the epoch's end."""
 
     class Dies(pl.Callback):
         def on_train_epoch_end(self, trainer, module):
-            raise KeyError("power cut")
+            if trainer.current_epoch + 1 == ended:
+                raise KeyError("power cut")
 
     def parts(*more: pl.Callback) -> pl.Trainer:
         saving = ModelCheckpoint(tmp_path / "saved", save_on_train_epoch_end=False)
         measuring = Idle(every_n_steps=3, every_n_epochs=2)
         own = {"callbacks": [*more, measuring, saving], "logger": [RunLogger(tmp_path)], "enable_checkpointing": True}
-        return trainer(3, **own)
+        return trainer(epochs, **own)
 
     with pytest.raises(KeyError):
         parts(Dies()).fit(classifier(), datamodule=digits(**PARTS))
     (saved,) = (tmp_path / "saved").iterdir()
     parts().fit(classifier(), datamodule=digits(**PARTS), ckpt_path=saved)
-    assert [step for _, step in places(tmp_path)] == [0, 3, 6, 8, 9, 12]
+    assert places(tmp_path) == [(step / 4, step) for step in steps]
 
 
 def test_what_watches_a_step_does_not_see_what_others_measure_after_it(tmp_path):
