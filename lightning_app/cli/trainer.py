@@ -113,6 +113,10 @@ class Trainer(pl.Trainer):
                 next(batches, None)
             batches.fetched -= done  # which Lightning adds
         begin(batches)
+        if loop.restarting and loop.restarted_on_last:
+            # Lightning counts the last batch among those by which it logs once more if it takes it for evaluated, whether it was
+            # saved among them (after its evaluation) or not (in the last hook of that).
+            loop._batches_that_stepped = loop.batch_progress.total.completed - loop._should_check_val_fx(batches)
 
     def _evaluates_now(self, as_asked: Callable[[Any], bool], batches: Any) -> bool:
         """Also where max_steps ends training within an epoch, as Lightning does where max_time does."""

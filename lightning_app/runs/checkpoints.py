@@ -229,8 +229,7 @@ class SaveCheckpoint(Checkpoint):
         progress = trainer.fit_loop.epoch_loop.batch_progress
         between = trainer.training and progress.current.ready == progress.current.completed and not is_last(trainer)
         if isinstance(exception, SystemExit) and stopping.received and between and progress.current.completed:
-            with _counted_later(trainer) if _evaluates(trainer) else nullcontext():
-                self._save(trainer, LAST)
+            self._save(trainer, LAST)
 
     def _is_due(self, trainer: pl.Trainer) -> bool:
         step = trainer.global_step
@@ -255,17 +254,6 @@ def _evaluates(trainer: pl.Trainer) -> bool:
     """Whether nets are evaluated after the batch that was just trained on."""
     loop: Any = trainer.fit_loop  # whose fetcher is there while it trains
     return loop.epoch_loop._should_check_val_fx(loop._data_fetcher)
-
-
-@contextmanager
-def _counted_later(trainer: pl.Trainer) -> Iterator[None]:
-    """Within it, the last batch is not among those by which Lightning logs: a resume that finds it evaluated adds it."""
-    loop = trainer.fit_loop.epoch_loop
-    loop._batches_that_stepped -= 1
-    try:
-        yield
-    finally:
-        loop._batches_that_stepped += 1
 
 
 def stopped_early(trainer: pl.Trainer) -> bool:

@@ -243,6 +243,15 @@ def test_a_signal_after_an_evaluation_within_an_epoch_moves_no_later_step(tmp_pa
     assert_same(tmp_path / "whole", tmp_path / "run")
 
 
+def test_a_run_that_max_steps_ended_at_an_evaluation_moves_no_later_step(tmp_path):
+    options = {"val_check_interval": 0.5, "log_every_n_steps": 1}
+    for name, limits in {"whole": (-1,), "run": (STEPS + 2, -1)}.items():
+        for limit in limits:
+            train(tmp_path / name, None, LearningRateMonitor("step"), max_steps=limit, **options)
+    whole, run = (RunFolder(tmp_path / name).log().query("name == 'lr-SGD'") for name in ("whole", "run"))
+    assert run.values.tolist() == whole.values.tolist() != []
+
+
 @pytest.mark.parametrize("hook", ["on_train_epoch_end", "on_train_end"])
 def test_a_signal_where_max_steps_has_ended_training_leaves_the_end_as_it_is(tmp_path, monkeypatch, hook):
     """It was saved again as between two batches: without the measures to come, or as an epoch that is complete."""
