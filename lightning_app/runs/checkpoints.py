@@ -202,14 +202,14 @@ class SaveCheckpoint(Checkpoint):
     @override
     def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *_: Any) -> None:
         """Not before an evaluation, which a resume would leave out: it is saved after that, or at the end."""
-        if not _evaluates(trainer) and not is_last(trainer) and self._is_due(trainer):
+        if self._is_due(trainer) and not is_last(trainer) and not _evaluates(trainer):
             self._save(trainer, LAST)
 
     @override
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Within an epoch (``trainer.val_check_interval``)."""
         fitting = trainer.state.fn == TrainerFn.FITTING and not trainer.sanity_checking
-        if fitting and not is_last(trainer) and self._is_due(trainer):
+        if fitting and self._is_due(trainer) and not is_last(trainer):
             self._save(trainer, LAST)
 
     @override
