@@ -197,8 +197,8 @@ class ProgressLines(pl.Callback):
     def on_fit_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         if not self._trained and trainer.global_step:
             done = plural(whole_epochs(trainer), "epoch")
-            limit = "raise the limit, such as --trainer.max_epochs"
-            what = "give EarlyStopping more patience, or leave it out" if stopped_early(trainer) else limit
+            early = "leave EarlyStopping out, or give it more patience if that was used up"
+            what = early if stopped_early(trainer) else "raise the limit, such as --trainer.max_epochs"
             self._print(f"nothing is left to train after {done}: {what}, to continue")
 
     @rank_zero_only

@@ -161,8 +161,8 @@ class SaveCheckpoint(Checkpoint):
 
     Nothing is selected: the last epoch is the result, so there is no "best" checkpoint. If training resumes from last.ckpt, or
     begins again, what was logged of later steps is dropped: they are made again, perhaps with other options or not all of them.
-    Where `EarlyStopping` ended training a resume trains nothing, unless it has more patience now: Lightning would keep the
-    patience of the checkpoint, forget that training had ended, and train an epoch more with each resume.
+    Where `EarlyStopping` ended training a resume trains nothing, unless it had lost its patience and has more now: Lightning
+    would keep the patience of the checkpoint, forget that training had ended, and train an epoch more with each resume.
 
     Args:
         every_n_epochs: number of epochs after which last.ckpt is written; it is always written after the final one.
