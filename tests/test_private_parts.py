@@ -45,6 +45,7 @@ PARTS = {  # name -> where it is, as an object to look it up in
     "_data_fetcher": lambda: trainer().fit_loop,
     "_apply": lambda: torchmetrics.MeanMetric(),
     "_sampler": lambda: DistributedSamplerWrapper(SequentialSampler([0]), num_replicas=1, rank=0).dataset,
+    "_set_params_and_buffers_to_ignore_for_model": lambda: torch.nn.parallel.DistributedDataParallel,
     "_layer_sync": lambda: pl.strategies.DDPStrategy(),
     "_generate_state_key": lambda: pl.Callback,
     "_get": lambda: LightningCLI,

@@ -200,6 +200,9 @@ class ImageClassifier(pl.LightningModule):
             if self.compile_nets and member.net._compiled_call_impl is None:  # a second stage would trace it anew
                 member.net.compile(dynamic=False)
             self.penalties[member.name] = Penalty(member.net, self.weight_decay * scale, self.decays, member.centre)
+        # Processes send each other buffers before each pass: not those that are constants, and as large as the weights.
+        centres = [f"penalties.{name}" for name, _ in self.penalties.named_buffers()]
+        DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(self, centres)
         self.evaluated = self._metrics(len(self.plan.eval_splits))
         self.evaluated_averages = self._metrics(len(self.plan.eval_splits) if self.ema_decay is not None else 0)
 

@@ -11,7 +11,8 @@ import pytorch_lightning as pl
 import torch
 import torch.nn.functional as F
 from pytorch_lightning.callbacks import ModelCheckpoint
-from torch import Tensor, nn
+from torch import Tensor, distributed, nn
+from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, TensorDataset
 
 from lightning_app.common.errors import UserError
@@ -21,7 +22,7 @@ from lightning_app.modules import ImageClassifier
 from lightning_app.modules.backends import Pass, one_by_one
 from lightning_app.modules.cost import Penalty, RiskAndError, add_gradients
 from lightning_app.modules.members import Arm
-from lightning_app.networks import ResidualMLP, SimplifiedNet
+from lightning_app.networks import CifarResNet, ResidualMLP, SimplifiedNet
 from tests.helpers import arm, classifier, digits, fit, same_weights, sgd, trainer
 
 
@@ -36,6 +37,21 @@ def test_penalty_and_gradient_match_autograd():
     add_gradients([penalty])
     assert penalty.value() == pytest.approx(loss.item(), rel=1e-12)
     assert all(torch.allclose(w.grad, g, atol=1e-15) for w, g in zip(net.parameters(), expected))
+
+
+def test_processes_send_statistics_of_nets_and_no_centres_of_penalties(tmp_path):
+    """Before each pass; a centre never changes, and is as large as its weights."""
+    bank = {"residual": arm(True), "plain": Arm(twin_of="residual")}
+    module = fit(classifier(bank | {"normalised": Arm(net=lambda: CifarResNet(8, True, width=2))}), 1)
+    assert any("centre" in name for name, _ in module.named_buffers())
+    store = distributed.FileStore(str(tmp_path / "store"), 1)
+    distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+    try:
+        sent = DistributedDataParallel(module).named_module_buffers
+    finally:
+        distributed.destroy_process_group()
+    of_nets = {f"nets.{name}" for name, _ in module.nets.named_buffers()}
+    assert {*sent} == of_nets and any(name.endswith("running_mean") for name in sent)
 
 
 @pytest.mark.parametrize(("decays", "dimensions"), [("all", 1), ("weights", 2), ("none", 9)])
