@@ -46,7 +46,7 @@ class TrainingMetrics(EpochCallback):
         | ``train/penalty`` | nats | λ/2 ‖w - centre‖² of what ``model.decays`` names; / B with ``penalty_scale: batch`` |
         | ``train/cost`` | nats | L + penalty |
         | ``train/cost_paper`` | nats | L + λ/2 ‖w - centre‖² / B, B the batch size, whatever ``penalty_scale`` |
-        | ``lr`` | 1 | learning rate of the epoch, of its last step if the schedule counts steps |
+        | ``lr`` | 1 | learning rate of the epoch; of the next step if the schedule counts steps |
         | ``time/epoch`` | s | training batches and evaluation, without the measures |
 
     Interpretation:
