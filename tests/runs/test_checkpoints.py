@@ -213,12 +213,14 @@ def test_a_step_that_ends_training_is_saved_when_it_has_been_evaluated_and_measu
 
 
 def test_an_evaluation_within_an_epoch_is_not_left_out_by_a_resume(tmp_path):
-    saving, half = {"every_n_steps": 2}, {"val_check_interval": 0.5}
+    saving, half, run = {"every_n_steps": 2}, {"val_check_interval": 0.5}, tmp_path / "run"
     train(tmp_path / "whole", saving, **half)
-    with pytest.raises(KeyError):
-        train(tmp_path / "run", saving, Dies("on_validation_start", STEPS + 2), **half)
-    train(tmp_path / "run", saving, **half)
-    assert_same(tmp_path / "whole", tmp_path / "run")
+    for hook, step, saved in (("on_validation_start", STEPS + 2, STEPS), ("on_train_batch_end", STEPS + 3, STEPS + 2)):
+        with pytest.raises(KeyError):
+            train(run, saving, Dies(hook, step), **half)
+        assert torch.load(run / "checkpoints" / LAST, weights_only=True)["global_step"] == saved
+    train(run, saving, **half)
+    assert_same(tmp_path / "whole", run)
 
 
 def test_a_signal_after_an_evaluation_within_an_epoch_moves_no_later_step(tmp_path, monkeypatch):
