@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lightning_app.board.worker import PageRequest, PageUpdate, Stamp, stamp_of
+from lightning_app.board.worker import PAGES, PageRequest, PageUpdate, Stamp, stamp_of
 from lightning_app.report.blocks import Section
 from lightning_app.report.page import AFTER, BEFORE, render, seldom_collected, title_of
 from lightning_app.report.page_data import PageData, page_of
@@ -28,7 +28,6 @@ from lightning_app.runs.reader import Points
 __all__ = ["Drawer"]
 
 MODULES = (first, *BEFORE, further, *AFTER)  # in the order of the page
-PAGES = 4  # kept: those asked for last
 MAIN = re.compile(r"""(.*<main(?:"[^"]*"|'[^']*'|[^>"'])*>)(.*)(</main>.*)""", re.DOTALL)
 Question = tuple[str, ...]
 

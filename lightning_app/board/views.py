@@ -14,7 +14,7 @@ from html import escape
 from pathlib import Path
 from typing import NamedTuple
 
-from lightning_app.board.worker import PageRequest, PageUpdate, Stamp, Worker, WorkerEnded, stamp_of
+from lightning_app.board.worker import PAGES, PageRequest, PageUpdate, Stamp, Worker, WorkerEnded, stamp_of
 from lightning_app.common.text import visible
 from lightning_app.runs.folder import ARRAYS, FINISHED, LOGS, SMALL_FILES, by_number, each_once, run_folders
 from lightning_app.runs.naming import parent_of
@@ -25,13 +25,15 @@ SHOWN = 6  # runs on the page when none are chosen: the newest
 TICK = 0.1  # seconds between two looks at the files of runs on a page
 SEARCH = 1.0  # seconds between two searches for runs
 WATCHED = 60.0  # seconds after the last request for which a page is kept up to date
-VIEWS = 4  # pages kept
+VIEWS = PAGES  # pages at once
+CLOSED = 10.0  # seconds after the last request for which a page may still be open in a browser, which asks every 3 s
 AGAIN = 5.0  # seconds until the process that draws is started again
 FIRST = 0.5  # seconds that a request waits for the first section; without one it gets an empty page, and then news
 LOST = (
     "The process that draws this page ended ({}) and is started again. If it ends again, choose fewer runs, which need less "
     "memory."
 )
+MANY = f"The board draws {VIEWS} pages at once, and so many others are open: close one of them, and this one is drawn."
 
 
 END = "live"  # what a page calls its end: a new section may be there
@@ -120,14 +122,19 @@ class Board:
             view = self._view(tuple(chosen))
             view.looking = looking
             self._changed.wait_for(lambda: view.has_news(step) or self._closed.is_set(), seconds)
-            return view.step or step
+            return view.step or (0 if view.lost == MANY else step)
 
     def _view(self, chosen: tuple[str, ...]) -> OpenPage:
-        view = self._views.pop(chosen, None) or OpenPage(chosen)
-        view.looked = time.monotonic()
+        """A page of these runs, to be drawn; where `VIEWS` others are open, one that will not be drawn, and says so."""
+        view, now = self._views.pop(chosen, None) or OpenPage(chosen), time.monotonic()
+        if len(self._views) == VIEWS:
+            oldest = next(iter(self._views))
+            if now - self._views[oldest].looked < CLOSED:
+                view.lost = MANY
+                return view
+            del self._views[oldest]
+        view.looked = now
         self._views[chosen] = view
-        while len(self._views) > VIEWS:
-            del self._views[next(iter(self._views))]
         return view
 
     def _about(self, view: OpenPage) -> str:

@@ -11,9 +11,10 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NamedTuple
 
-__all__ = ["PageRequest", "PageUpdate", "WorkerEnded", "Stamp", "Worker", "stamp_of"]
+__all__ = ["PAGES", "PageRequest", "PageUpdate", "WorkerEnded", "Stamp", "Worker", "stamp_of"]
 
 NICE = 10  # training comes first
+PAGES = 8  # kept by the process that draws, with what it has read: those asked for last
 Stamp = tuple[Any, ...]
 
 

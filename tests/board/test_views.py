@@ -140,10 +140,23 @@ def test_the_process_that_draws_gives_way_to_other_sessions_too():
     assert said.stdout.startswith(f"{own} True ") and said.stdout.rstrip().endswith(" nice 10")
 
 
-def test_what_is_not_looked_at_is_forgotten(board):
+def test_what_is_not_looked_at_is_forgotten(board, monkeypatch):
+    monkeypatch.setattr(views, "CLOSED", 0.0)
     for number in range(views.VIEWS + 1):
         board._view((f"group/run{number:02d}",))
     assert len(board._views) == views.VIEWS and ("group/run00",) not in board._views
+
+
+def test_more_pages_at_once_than_are_drawn_are_told_so(board, monkeypatch):
+    """They took each other's place, again and again: none was ever whole."""
+    board._worker = Draws()
+    names = [(f"group/run{number:02d}",) for number in range(views.VIEWS + 1)]
+    kept = [board._view(name) for name in names[:-1]]
+    assert "close one of them" in board.page(names[-1])[2] and board._step(kept[0])
+    assert [board._view(name) for name in names[:-1]] == kept
+    assert [board.news(names[-1], step, [], 0) for step in (57, 0)] == [0, 0]  # an old page is told, once
+    monkeypatch.setattr(views, "CLOSED", 0.0)  # one was closed
+    assert board._view(names[-1]) is board._view(names[-1]) and "close one" not in board.page(names[-1])[2]
 
 
 def test_mistakes_are_one_line(tmp_path, capsys):
