@@ -24,6 +24,7 @@ __all__ = ["SHOWN", "Board"]
 SHOWN = 6  # runs on the page when none are chosen: the newest
 TICK = 0.1  # seconds between two looks at the files of runs on a page
 SEARCH = 1.0  # seconds between two searches for runs
+SHARE = 0.05  # of a processor that searches may take: of thousands of runs each takes long, and training comes first
 WATCHED = 60.0  # seconds after the last request for which a page is kept up to date
 VIEWS = PAGES  # pages at once
 CLOSED = 10.0  # seconds after the last request for which a page may still be open in a browser, which asks every 3 s
@@ -162,11 +163,12 @@ class Board:
         return sorted(chosen or [*self.runs.values()][:SHOWN], key=lambda run: by_number(run.path))
 
     def _follow(self) -> None:
-        searched = time.monotonic()
+        due = time.monotonic() + SEARCH
         while not self._closed.is_set():
-            if time.monotonic() - searched > SEARCH:
+            if time.monotonic() > due:
+                began = time.thread_time()
                 self._search()
-                searched = time.monotonic()
+                due = time.monotonic() + max(SEARCH, (time.thread_time() - began) / SHARE)
             with self._changed:
                 views = [view for view in self._views.values() if time.monotonic() - view.looked < WATCHED]
             if not any([self._step(view) for view in views]):

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
 
@@ -157,6 +158,23 @@ def test_more_pages_at_once_than_are_drawn_are_told_so(board, monkeypatch):
     assert [board.news(names[-1], step, [], 0) for step in (57, 0)] == [0, 0]  # an old page is told, once
     monkeypatch.setattr(views, "CLOSED", 0.0)  # one was closed
     assert board._view(names[-1]) is board._view(names[-1]) and "close one" not in board.page(names[-1])[2]
+
+
+def test_searches_do_not_take_the_processor_from_training(board, monkeypatch):
+    """Of thousands of runs each took longer than the time between two."""
+    begun = []
+
+    def search() -> None:
+        begun.append(time.thread_time())
+        while time.thread_time() - begun[-1] < 0.02:
+            pass
+
+    monkeypatch.setattr(views, "SEARCH", 0.0)
+    monkeypatch.setattr(board, "_search", search)
+    board._thread.start()
+    time.sleep(1)
+    board.close()
+    assert 1 <= len(begun) <= 3  # one in 0.4 s
 
 
 def test_mistakes_are_one_line(tmp_path, capsys):
