@@ -208,7 +208,7 @@ class Board:
 def _found(path: Path, base: Path) -> ListedRun:
     label = path.relative_to(base).as_posix() if path != base else path.name
     written = max((int(stamp[1]) for name in LOGS if (stamp := stamp_of(path / name))), default=0)
-    return ListedRun(label, path, written / 1e9, (path / FINISHED).exists())
+    return ListedRun(label, path, written / 1e9, stamp_of(path / FINISHED) != ())
 
 
 def _stamp(run: Path) -> Stamp:

@@ -66,7 +66,7 @@ def report(
     target = None if out is None else with_home(out)
     try:
         return write_report(found, target, layer, export, verdicts)
-    except ValueError:
+    except (ValueError, OSError):
         whole = [run for run in found if not _damage(run)]
         if len(whole) in (0, len(found)):
             raise
@@ -86,7 +86,7 @@ def _damage(run: RunFolder) -> str:
     """Why a run cannot be read; empty if it can."""
     try:
         run.log(), run.config()
-    except ValueError as error:
+    except (ValueError, OSError) as error:
         return str(error)
     return ""
 

@@ -177,6 +177,20 @@ def test_searches_do_not_take_the_processor_from_training(board, monkeypatch):
     assert 1 <= len(begun) <= 3  # one in 0.4 s
 
 
+def test_a_run_that_may_not_be_entered_is_one_run_less(board, tmp_path, monkeypatch):
+    closed = tmp_path / "runs" / "group" / "run05"
+    stat = Path.stat
+
+    def refused(path: Path, **options: bool) -> os.stat_result:
+        if closed in path.parents:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return stat(path, **options)
+
+    monkeypatch.setattr(Path, "stat", refused)  # as of a folder that can be listed only, for which root has no test
+    board._search()
+    assert len(board.runs) == 12 and [*board.runs][-1] == "group/run05"
+
+
 def test_mistakes_are_one_line(tmp_path, capsys):
     (tmp_path / "log.csv").touch()
     for words in ([], [str(tmp_path / "log.csv")], [str(tmp_path), "--port", "x"]):

@@ -65,6 +65,20 @@ def test_of_several_runs_a_damaged_one_is_named_and_left_out(make, tmp_path, cap
     assert "log.csv has a row" in capsys.readouterr().err
 
 
+def test_of_several_runs_one_that_may_not_be_entered_is_left_out(make, tmp_path, caplog, monkeypatch):
+    make("a", ["plain"], 1)
+    closed, stat = make("b", ["residual"], 1).path, Path.stat
+
+    def refused(path: Path, **options: bool) -> os.stat_result:
+        if closed in path.parents:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return stat(path, **options)
+
+    monkeypatch.setattr(Path, "stat", refused)  # as of a folder that can be listed only, for which root has no test
+    assert main(["report", str(tmp_path / "runs")]) == 0
+    assert f"{closed} is left out: " in caplog.text
+
+
 def test_a_page_takes_the_place_of_no_other_file(make, tmp_path, capsys):
     log = make("a", ["plain"], 1).path / "log.csv"
     before = log.read_bytes()
