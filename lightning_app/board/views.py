@@ -86,7 +86,7 @@ class Board:
     """
 
     def __init__(self, folders: Sequence[Path]) -> None:
-        self.folders = [folder.resolve() for folder in folders]
+        self.folders = [Path(os.path.realpath(folder)) for folder in folders]
         self.runs: dict[str, ListedRun] = {}  # by label, the newest first
         self._views: dict[tuple[str, ...], OpenPage] = {}
         self._changed = threading.Condition()

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -229,7 +230,7 @@ def _nets(side: str) -> list[Net]:
     whole = with_home(paths)
     parts = [whole] if whole.exists() else [with_home(part) for part in paths.split(",")]
     found = [path for part in parts for path in ([] if part.exists() else _matching(part)) or [part]]
-    runs = read_runs(find_runs(dict.fromkeys(path.resolve() for path in found)))
+    runs = read_runs(find_runs(dict.fromkeys(map(os.path.realpath, found))))
     nets_of = [_with_numbers_of_their_run(run) for run in runs]
     nets = [net for of_run in nets_of for net in of_run if arm in ("", net.arm)]
     for run in runs:

@@ -191,6 +191,13 @@ def test_a_run_that_may_not_be_entered_is_one_run_less(board, tmp_path, monkeypa
     assert len(board.runs) == 12 and [*board.runs][-1] == "group/run05"
 
 
+def test_a_link_to_itself_is_a_folder_that_is_not_there(tmp_path):
+    (tmp_path / "loop").symlink_to("loop")
+    made = Board([tmp_path / "loop"])
+    made._search()
+    assert made.runs == {}
+
+
 def test_mistakes_are_one_line(tmp_path, capsys):
     (tmp_path / "log.csv").touch()
     for words in ([], [str(tmp_path / "log.csv")], [str(tmp_path), "--port", "x"]):

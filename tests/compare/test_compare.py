@@ -505,6 +505,7 @@ def test_nets_that_are_not_equally_far_are_compared_where_all_are(tmp_path, caps
         ("run:good", "digits", [], "were trained on different tasks"),
         ("run:good,run:good", "run:bad", [], "found no log.csv"),
         ("twice", "run:bad", [], "has seed 0 in several runs"),
+        ("loop", "run:bad", [], "expected a run folder"),
     ],
 )
 def test_a_mistake_is_one_message(tmp_path, monkeypatch, capsys, a, b, more, said):
@@ -512,6 +513,7 @@ def test_a_mistake_is_one_message(tmp_path, monkeypatch, capsys, a, b, more, sai
     make(Path("run"), {"good": GOOD, "bad": BAD})
     make(Path("digits"), {"net": GOOD}, data={"class_path": "Digits"})
     make(Path("twice/one"), {"net": [0.1]}), make(Path("twice/two"), {"net": [0.2]})
+    Path("loop").symlink_to("loop")
     assert main(["compare", a, b, *more]) == 2
     error = capsys.readouterr().err
     assert error.startswith("error: ") and error.count("\n") == 1
