@@ -132,6 +132,11 @@ def _loader() -> type:
                     seen.add(key.value)
             return super().construct_mapping(node, deep)
 
+        def get_single_data(self) -> Any:
+            """Deep at once: this refuses what contains itself."""
+            node = self.get_single_node()
+            return None if node is None else self.construct_object(node, deep=True)
+
     return Loader
 
 

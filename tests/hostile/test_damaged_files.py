@@ -124,8 +124,10 @@ def test_a_flipped_byte_in_a_weight_is_noticed(tmp_path):
         ("- 1\n", "found a list"),
         ("a: [b\n", "is not YAML"),
         ("a: 1\n---\nb: 2\n", "is not YAML"),
+        ("a: &a {b: *a}", "is not YAML"),
+        ("&a\nb: [*a]", "is not YAML"),
     ],
-    ids=range(10),
+    ids=range(12),
 )
 def test_yaml_that_is_no_configuration(tmp_path, monkeypatch, text, reason):
     monkeypatch.chdir(tmp_path)
