@@ -123,11 +123,8 @@ class Watch:
         if not there.is_dir():
             raise UserError(f"folder must be a folder for the run, but {there} is a file: name another.")
         self._logger = RunLogger(folder, claimed=True)
-        if _rank() == 0 and not steps_done and self._logger.folder.has_log:  # which the first process may have begun
-            raise UserError(
-                f"{folder} already has the numbers of a run, and two would mix: name another folder, or set steps_done to the "
-                "steps of that run to continue it."
-            )
+        if _rank() == 0:  # which may have begun already when the others come here
+            self._check_new()
         self._loop: Any = _Loop(
             self._module, batches, [self._logger, *loggers], steps_per_epoch, steps_done, total_steps, scaler
         )
@@ -234,6 +231,7 @@ class Watch:
     def _start(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
         self._lock = take(self.folder)
+        self._check_new()  # again: another watch may have come first since
         self._logger.folder.begin()
         self._logger.folder.drop_after(self._loop.global_step)  # what is measured again
         self._logger.folder.reopen()
@@ -303,6 +301,14 @@ class Watch:
     def _each(self, hook: Hook) -> None:
         for one in self.measures:
             hook(one)
+
+    def _check_new(self) -> None:
+        """Raise a UserError for a folder with the numbers of a run that this one does not continue."""
+        if not self._done_before and self._logger.folder.has_log:
+            raise UserError(
+                f"{self.folder} already has the numbers of a run, and two would mix: name another folder, or set steps_done to "
+                "the steps of that run to continue it."
+            )
 
     # -- nothing of this is the loop's business -----------------------------------------------------------------------
 

@@ -475,6 +475,17 @@ def test_a_second_run_in_a_folder_needs_to_be_told_what_came_before(tmp_path):
         skipscope.watch(net, probe(), folder=tmp_path, measures=[WeightMass()])
 
 
+def test_a_watch_that_was_made_before_another_used_its_folder_does_not_begin(tmp_path, caplog):
+    """It dropped the other's numbers of all steps but the first."""
+    first, second = (skipscope.watch(small_net(), probe(), folder=tmp_path, measures=[WeightMass()]) for _ in range(2))
+    for scope in (first, second):
+        with scope:
+            scope.step()
+            scope.log({"mine": float(scope is second)})
+    assert "training continues" in caplog.text and "already has the numbers of a run" in caplog.text
+    assert skipscope.open_run(tmp_path).log().query("name == 'mine' and step == 1")["value"].tolist() == [0.0]
+
+
 def test_a_measure_may_be_used_again_and_keeps_the_clock_that_it_had(tmp_path):
     one = WeightMass()
     for every in (1, 2):
