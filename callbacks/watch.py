@@ -2,6 +2,8 @@
 
 import copy
 import logging
+import shlex
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -24,6 +26,7 @@ from lightning_app.common.calls import described, pair_of
 from lightning_app.common.errors import UserError, reason
 from lightning_app.common.files import with_home
 from lightning_app.common.isolation import bare, device_of, unwrapped
+from lightning_app.common.provenance import made_with
 from lightning_app.measures.core.losses import Loss, cross_entropy
 from lightning_app.runs.lock import take
 from lightning_app.runs.loggers import RunLogger, best_effort
@@ -235,6 +238,7 @@ class Watch:
         self._logger.folder.begin()
         self._logger.folder.drop_after(self._loop.global_step)  # what is measured again
         self._logger.folder.reopen()
+        self._logger.folder.add_made(self._made())
         self._logger.log_graph(self._module)  # type: ignore[arg-type]
         self._each(lambda one: one.on_train_start(*self._whose))
         if self._optimizer is not None:
@@ -309,6 +313,15 @@ class Watch:
                 f"{self.folder} already has the numbers of a run, and two would mix: name another folder, or set steps_done to "
                 "the steps of that run to continue it."
             )
+
+    def _made(self) -> dict[str, Any]:
+        """What trains here, for made.jsonl."""
+        return made_with() | {
+            "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+            "processes": dist.get_world_size() if _among_others() else 1,
+            "device": self._module.device.type,
+            "after_epoch": self._loop.current_epoch,
+        }
 
     # -- nothing of this is the loop's business -----------------------------------------------------------------------
 

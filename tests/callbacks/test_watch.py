@@ -150,6 +150,8 @@ def test_it_is_a_run_like_any_other(tmp_path):
     assert "finished" in repr(run)
     assert skipscope.report(tmp_path / "run").stat().st_size > 10_000
     assert run.nets().loc["net", "epoch"] == 2
+    (made,) = run.folder.made()
+    assert (made["after_epoch"], made["device"]) == (0, "cpu") and "torch" in made["libraries"] and made["commit"]
 
 
 def test_several_nets_and_numbers_of_ones_own_without_an_optimizer(tmp_path):
