@@ -74,7 +74,9 @@ class Watch:
         pair_of: batch -> (inputs, labels), such as ``lambda batch: (batch["pixels"], batch["digit"])``.
         steps_per_epoch: number of steps that the log counts as an epoch; 1,000 if it is not given.
         steps_done: steps of an earlier part of this training, whose numbers are in the same folder; numbers of later steps are
-            dropped. Measures such as `DistanceFromStart` keep their state with ``measures=earlier.measures``.
+            dropped. Measures that compare with earlier measurements (`DistanceFromStart`, `BnLambda`, `DrivingForce`) need what
+            they kept: pass ``measures=earlier.measures``, or in a new process measures that have loaded (``load_state_dict``)
+            what you saved with the weights, the ``state_dict()`` of each of the ``measures`` of this object.
         total_steps: all steps of the training, with earlier parts, if known. `Signal` logs the last step only if this is given.
         scaler: a scaler of the loss, such as ``torch.amp.GradScaler``: `Signal` divides its ``gradient`` by
             ``scaler.get_scale()``.
@@ -240,6 +242,13 @@ class Watch:
         self._logger.folder.reopen()
         self._logger.folder.add_made(self._made())
         self._logger.log_graph(self._module)  # type: ignore[arg-type]
+        forgetful = [one for one in self.measures if isinstance(one, StatefulMeasure) and not one.state_dict()]
+        if forgetful and self._done_before:
+            log.warning(
+                f"{', '.join(type(one).__name__ for one in forgetful)}: what was kept in the earlier part of this training is "
+                "missing, and so will be numbers that compare with it. To have them, give these measures their state: see "
+                "steps_done of skipscope.watch."
+            )
         self._each(lambda one: one.on_train_start(*self._whose))
         if self._optimizer is not None:
             self._handles = [

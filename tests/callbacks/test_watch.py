@@ -488,6 +488,23 @@ def test_a_watch_that_was_made_before_another_used_its_folder_does_not_begin(tmp
     assert skipscope.open_run(tmp_path).log().query("name == 'mine' and step == 1")["value"].tolist() == [0.0]
 
 
+@pytest.mark.parametrize("kept", [True, False])
+def test_what_measures_keep_is_given_to_those_of_another_process_or_missed(tmp_path, caplog, kept):
+    with skipscope.watch(small_net(), probe(), folder=tmp_path, every=1, measures=[DistanceFromStart()]) as part:
+        part.step()
+    states, measures = [one.state_dict() for one in part.measures], [DistanceFromStart()]
+    for measure, state in zip(measures, states) if kept else ():
+        measure.load_state_dict(state)
+    net = small_net()
+    with torch.no_grad():
+        net[0].weight.add_(1)
+    with skipscope.watch(net, probe(), folder=tmp_path, every=1, measures=measures, steps_done=1) as scope:
+        scope.step()
+    far = skipscope.open_run(tmp_path).log().query("name == 'travel/distance' and step == 2")["value"].tolist()
+    assert far == ([pytest.approx(6)] if kept else [])
+    assert ("DistanceFromStart: what was kept in the earlier part" in caplog.text) is not kept
+
+
 def test_a_measure_may_be_used_again_and_keeps_the_clock_that_it_had(tmp_path):
     one = WeightMass()
     for every in (1, 2):
