@@ -137,6 +137,7 @@ class Watch:
         self._lock: Any = None
         self._block = ""  # "within" it, or "after"
         self._watching = False
+        self._by_trainer = False  # of transformers: such a block has no end where training raises
 
     @property
     def folder(self) -> Path:
@@ -217,7 +218,9 @@ class Watch:
                     "total_steps": state.max_steps,
                 }
                 self.scope = cls(kwargs["model"], probe, **own | options)
-                for left in self.scope._others():  # by a training that has raised
+                self.scope._by_trainer = True
+                in_its_place = (each for each in _within if each._by_trainer and each.folder == self.scope.folder)
+                for left in {*self.scope._others(), *in_its_place}:  # by a training that has raised
                     left.__exit__(KeyboardInterrupt, KeyboardInterrupt(), None)
                 self.scope.__enter__()
 

@@ -10,6 +10,7 @@ from contextlib import nullcontext
 from datetime import timedelta
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import pytorch_lightning as pl
@@ -831,6 +832,22 @@ def test_in_a_trainer_of_transformers_with_batches_and_outputs_of_its_own(tmp_pa
     fresh = untrained().eval()
     risk = fresh(input_ids=tokens, labels=tokens).loss.item()
     assert list(log.query("name == 'probe/risk' and step == 0")["value"]) == pytest.approx([risk], rel=1e-6)
+
+
+def test_training_of_transformers_that_raised_is_watched_when_it_goes_on(tmp_path, caplog):
+    """With another net, as in a cell of a notebook that is run again: the first watch had the folder still."""
+    pytest.importorskip("transformers", reason="pip install -e '.[transformers]'")
+    for done in range(2):
+        net = small_net()
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        callback = skipscope.watch.in_transformers(probe(), every=1, folder=tmp_path, measures=[WeightMass()])
+        state = SimpleNamespace(global_step=done, max_steps=5)
+        callback.on_train_begin(None, state, None, model=net, optimizer=optimizer)
+        optimizer.step()  # and here training raises
+    assert "watching ends" not in caplog.text
+    callback.on_train_end(None, state, None)
+    steps = skipscope.open_run(tmp_path).log().query("name == 'weight_mass/all'")["step"]
+    assert sorted(steps) == [0, 1, 2]
 
 
 def weight_norm(context) -> float:
