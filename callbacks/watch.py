@@ -2,6 +2,7 @@
 
 import copy
 import logging
+import math
 import shlex
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -130,6 +131,7 @@ class Watch:
         self._logger = RunLogger(folder, claimed=True)
         if _rank() == 0:  # which may have begun already when the others come here
             self._check_new()
+            self._check_epochs(steps_per_epoch)
         self._loop: Any = _Loop(
             self._module, batches, [self._logger, *loggers], steps_per_epoch, steps_done, total_steps, scaler
         )
@@ -325,6 +327,22 @@ class Watch:
                 f"{self.folder} already has the numbers of a run, and two would mix: name another folder, or set steps_done to "
                 "the steps of that run to continue it."
             )
+
+    def _check_epochs(self, per_epoch: int) -> None:
+        """Raise a UserError where the earlier part counts epochs otherwise: its numbers would stay the last ones."""
+        if not self._done_before or not self._logger.folder.has_log:
+            return
+        try:
+            log = self._logger.folder.log()
+        except UserError:  # no reason not to train
+            return
+        rows = log[(log["member"] != "") & log["step"].between(1, self._done_before)]
+        for step, epoch in rows[["step", "epoch"]].tail(1).itertuples(index=False):
+            if not math.isclose(epoch, step / per_epoch, rel_tol=1e-6):
+                raise UserError(
+                    f"steps_per_epoch must be that of the earlier part of this training, where step {step} was epoch {epoch:g}, "
+                    f"got {per_epoch}."
+                )
 
     def _made(self) -> dict[str, Any]:
         """What trains here, for made.jsonl."""

@@ -478,6 +478,17 @@ def test_a_second_run_in_a_folder_needs_to_be_told_what_came_before(tmp_path):
         skipscope.watch(net, probe(), folder=tmp_path, measures=[WeightMass()])
 
 
+def test_a_part_that_goes_on_counts_epochs_as_the_part_before(tmp_path):
+    """Otherwise the first part's last numbers, of later epochs, stayed the last."""
+    with skipscope.watch(small_net(), probe(), folder=tmp_path, measures=[WeightMass()], steps_per_epoch=7) as scope:
+        for _ in range(3):
+            scope.step()
+    options = {"folder": tmp_path, "measures": [WeightMass()], "steps_done": 3}
+    with pytest.raises(UserError, match=r"steps_per_epoch must be that .* where step 3 was epoch 0.428571, got 1000\."):
+        skipscope.watch(small_net(), probe(), **options)
+    skipscope.watch(small_net(), probe(), steps_per_epoch=7, **options)
+
+
 def test_a_watch_that_was_made_before_another_used_its_folder_does_not_begin(tmp_path, caplog):
     """It dropped the other's numbers of all steps but the first."""
     first, second = (skipscope.watch(small_net(), probe(), folder=tmp_path, measures=[WeightMass()]) for _ in range(2))
