@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 
 def take(folder: Path) -> IO:
-    """Take the lock of a run folder; it is held as long as the returned file is open.
+    """Take the lock of a run folder; it is held until `release`, or as long as a process has the returned file open.
 
     UserError: if another process writes into this folder, saying which.
     """
@@ -38,10 +38,24 @@ def take(folder: Path) -> IO:
                 "run a folder of its own (fit does so without --ckpt_path)."
             )
         lock.truncate(0)
-        lock.write(f"process {os.getpid()} on {socket.gethostname()}\n")
+        lock.write(f"{_own()}{socket.gethostname()}\n")
         lock.flush()
         refused.pop_all()
     return lock
+
+
+def release(lock: IO) -> None:
+    """Free the lock of a run folder, also where processes that were forked meanwhile, such as a loader's workers, live on.
+
+    In such a process it only closes the file.
+    """
+    if lock.closed:
+        return
+    with contextlib.suppress(OSError):  # of a file system without locks, or one that is gone
+        lock.seek(0)
+        if lock.read(200).startswith(_own()):
+            fcntl.flock(lock, fcntl.LOCK_UN)
+    lock.close()
 
 
 @contextlib.contextmanager
@@ -66,6 +80,10 @@ def claimed(home: Path, name: str, what: str) -> Iterator[IO]:
             print(f"{what}: another process is working on it; waiting.", flush=True)
             _lock(lock, home, wait=True)
         yield lock
+
+
+def _own() -> str:
+    return f"process {os.getpid()} on "
 
 
 def _opened(file: Path) -> IO:

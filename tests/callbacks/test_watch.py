@@ -3,6 +3,7 @@
 import copy
 import gc
 import logging
+import os
 import re
 import subprocess
 import sys
@@ -515,6 +516,18 @@ def test_what_measures_keep_is_given_to_those_of_another_process_or_missed(tmp_p
     far = skipscope.open_run(tmp_path).log().query("name == 'travel/distance' and step == 2")["value"].tolist()
     assert far == ([pytest.approx(6)] if kept else [])
     assert ("DistanceFromStart: what was kept in the earlier part" in caplog.text) is not kept
+
+
+def test_a_part_goes_on_while_a_loader_s_workers_live_on(tmp_path, caplog):
+    """Forked, they have the lock's file, too: with persistent_workers the second part was not measured."""
+    for done in range(2):
+        options = {"every": 1, "folder": tmp_path, "measures": [WeightMass()], "steps_done": done}
+        with skipscope.watch(small_net(), probe(), **options) as scope:
+            scope.step()
+            of_worker = os.dup(scope._lock.fileno())
+    os.close(of_worker)
+    assert caplog.text == ""
+    assert sorted(set(skipscope.open_run(tmp_path).log()["step"])) == [0, 1, 2]
 
 
 def test_a_measure_may_be_used_again_and_keeps_the_clock_that_it_had(tmp_path):
