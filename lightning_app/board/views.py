@@ -184,8 +184,9 @@ class Board:
             return False
         if stamps != view.stamps:
             self._search()  # the order of the runs, and when each was written, are of the same moment as the numbers
+        goes_on = view.stamps is not None and [*view.stamps] == [*stamps]  # else what was received is of other runs
         try:
-            drawn = self._worker.draw(PageRequest(stamps, view.step, view.looking))
+            drawn = self._worker.draw(PageRequest(stamps, view.step if goes_on else 0, view.looking))
         except WorkerEnded as error:
             view.lost = LOST.format(error)
             self._closed.wait(AGAIN)

@@ -124,6 +124,30 @@ def test_a_page_is_drawn_step_by_step_and_outlives_its_process(board, tmp_path, 
     assert [asked.since for asked in board._worker.asked] == [0, 1, 2]
 
 
+class Remembers(Draws):
+    """A process that has drawn pages of several runs, each with a section of its own."""
+
+    def draw(self, asked):
+        names = [path.name for path in asked.runs]
+        self.asked += [names] if names not in self.asked else []
+        step = self.asked.index(names) + 1
+        new = {"-".join(names): "drawn"} if step > asked.since else {}
+        return PageUpdate(step, ("<main>", "</main>"), ["-".join(names)], new, [], 0)
+
+
+def test_the_page_of_runs_that_are_the_newest_again(board, tmp_path):
+    """What was drawn of them was taken for received: a KeyError ended the thread, and the board stood still."""
+    board._worker = Remembers()
+    view, found = board._view(()), []
+    for newest, other in (("run11", "run05"), ("run05", "run11"), ("run11", "run05")):
+        for name, seconds in ((newest, 2e9), (other, 1)):
+            os.utime(tmp_path / "runs" / "group" / name / "log.csv", (seconds, seconds))
+        board._search()
+        assert board._step(view)
+        found.append({**view.sections})
+    assert found[0] == found[2] != found[1] and [*map(len, found)] == [1, 1, 1]
+
+
 def test_before_anything_is_drawn_there_is_a_page_of_what_is_known(board, monkeypatch):
     monkeypatch.setattr(views, "FIRST", 0.0)
     step, before, text, after = board.page(())
