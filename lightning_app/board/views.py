@@ -16,13 +16,14 @@ from typing import NamedTuple
 
 from lightning_app.board.worker import PAGES, PageRequest, PageUpdate, Stamp, Worker, WorkerEnded, stamp_of
 from lightning_app.common.text import visible
-from lightning_app.runs.folder import ARRAYS, FINISHED, LOGS, SMALL_FILES, by_number, each_once, run_folders
+from lightning_app.runs.folder import ARRAYS, FINISHED, LOGS, MADE, SMALL_FILES, by_number, each_once, run_folders
 from lightning_app.runs.naming import parent_of
 
 __all__ = ["SHOWN", "Board"]
 
 SHOWN = 6  # runs on the page when none are chosen: the newest
 TICK = 0.1  # seconds between two looks at the files of runs on a page
+GOING_ON = 600.0  # seconds before the last number of all, within which a run that has not ended is taken to train
 SEARCH = 1.0  # seconds between two searches for runs
 SHARE = 0.05  # of a processor that searches may take: of thousands of runs each takes long, and training comes first
 WATCHED = 60.0  # seconds after the last request for which a page is kept up to date
@@ -51,6 +52,7 @@ class ListedRun(NamedTuple):
     label: str  # unique
     path: Path
     written: float  # when its log was, in seconds since 1970
+    begun: float  # or resumed; as far as it is known
     finished: bool
 
 
@@ -203,13 +205,21 @@ class Board:
         base = self.folders[0] if len(self.folders) == 1 else parent_of(self.folders)
         paths = each_once(path for folder in self.folders for path in run_folders(folder))
         found = [_found(path, base) for path in paths]
-        self.runs = {run.label: run for run in sorted(found, key=lambda run: (-run.written, run.label))}
+        last = max((run.written for run in found), default=0.0)
+        self.runs = {run.label: run for run in sorted(found, key=lambda run: _age(run, last))}
 
 
 def _found(path: Path, base: Path) -> ListedRun:
     label = path.relative_to(base).as_posix() if path != base else path.name
     written = max((int(stamp[1]) for name in LOGS if (stamp := stamp_of(path / name))), default=0)
-    return ListedRun(label, path, written / 1e9, stamp_of(path / FINISHED) != ())
+    begun = int(stamp[1]) if (stamp := stamp_of(path / MADE)) else written
+    return ListedRun(label, path, written / 1e9, begun / 1e9, stamp_of(path / FINISHED) != ())
+
+
+def _age(run: ListedRun, last: float) -> tuple[bool, float, str]:
+    """To sort runs by, the newest first: those that train by their begin, as with each number another one is the last written."""
+    trains = not run.finished and run.written > last - GOING_ON
+    return not trains, -(run.begun if trains else run.written), run.label
 
 
 def _stamp(run: Path) -> Stamp:

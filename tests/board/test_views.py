@@ -51,6 +51,22 @@ def test_the_newest_runs_are_shown_and_others_can_be_chosen(board):
     assert text.count('type="checkbox"') == 12 and text.count(" checked") == 1
 
 
+def test_of_more_runs_that_train_than_are_shown_the_last_begun_stay(board, tmp_path):
+    """Each number had another run among the last written: another page, drawn from its beginning, and never whole."""
+    for number in range(8):
+        run = logged(tmp_path / "runs" / "array" / f"seed{number}", 2e9)
+        (run / "made.jsonl").write_text("{}\n")
+        os.utime(run / "made.jsonl", (1.9e9 + number, 1.9e9 + number))
+    for second in range(1, 30):
+        os.utime(tmp_path / "runs" / "array" / f"seed{second % 8}" / "log.csv", (2e9 + second, 2e9 + second))
+        board._search()
+        assert shown(board) == [f"array/seed{number}" for number in range(2, 8)]
+    (run / "finished").write_text("1\n")
+    os.utime(tmp_path / "runs" / "group" / "run03" / "log.csv", (2e9 + 30, 2e9 + 30))  # resumed
+    board._search()
+    assert shown(board) == ["array/seed2", *(f"array/seed{number}" for number in range(3, 7)), "group/run03"]
+
+
 def test_folders_of_a_run_are_no_runs(board, tmp_path):
     for below in ("measurements", "wandb", "deeper/still"):
         logged(tmp_path / "runs" / "group" / "run00" / below, 3e9)
