@@ -4,6 +4,7 @@ A whole page takes seconds, nearly all of them matplotlib's, and an epoch is log
 or two. So a run notes what a section asks of it (`Watched`), and the section is drawn again when a question has another answer.
 """
 
+import os
 import re
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -140,8 +141,11 @@ class _Page:
             if run is None or was is None or run.small_files != was.small_files:
                 self.stale |= {*MODULES}
             else:
-                run.damage += was.damage
-                changed |= {(path, question) for question in run.changed_since(was)}
+                found = run.changed_since(was)
+                changed |= {(path, question) for question in found}
+                # What is drawn again reads these again.
+                again = [f"{os.sep}{question[1]}.npz " for question in found if question[0] == "arrays"]
+                run.damage += [message for message in was.damage if not any(file in message for file in again)]
         if names != self._names():
             self.stale |= {*MODULES}
         self.stale |= {configs, *(module for module, part in self.parts.items() if part.asked & changed)}

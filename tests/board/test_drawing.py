@@ -7,6 +7,7 @@ from lightning_app.board import drawing
 from lightning_app.board.drawing import Drawer
 from lightning_app.board.worker import PageRequest
 from lightning_app.report.sections import configs, headline, layers
+from lightning_app.report.sections import cushions as sections_cushions
 from lightning_app.runs import Row, RunFolder
 from tests.report.conftest import cushions, make_run, of_member
 
@@ -98,6 +99,26 @@ def test_a_damaged_run_is_named_and_the_others_are_drawn(watched, tmp_path, monk
     (problem,) = page.problems
     assert str(damaged) in problem and "must begin with the line" in problem
     assert "half,plain,train/risk,0,2.3" in page.sections["configs"] and "train/ri," not in page.sections["configs"]
+
+
+def test_a_file_that_is_whole_again_is_not_left_out_any_more(tmp_path, monkeypatch):
+    """As of a run that is being copied from another machine."""
+    run = make_run(tmp_path / "copied", epochs=1)
+    file = run.path / "measurements" / "epoch=0001" / "cushion.npz"
+    whole = file.read_bytes()
+    file.write_bytes(whole[:100])
+    for module in drawing.MODULES:
+        if module not in (configs, sections_cushions):
+            monkeypatch.setattr(module, "section", lambda *_: None)
+    page = Page(run.path)
+    page.redrawn()
+    assert "Left out, " in page.sections["configs"]
+    file.write_bytes(whole[:200])
+    page.redrawn()
+    assert page.sections["configs"].count("Left out, ") == 1
+    file.write_bytes(whole)
+    page.redrawn()
+    assert "Left out, " not in page.sections["configs"]
 
 
 def test_a_section_that_fails_costs_itself(watched, monkeypatch):
