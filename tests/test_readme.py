@@ -297,7 +297,7 @@ def test_depths_20_and_32_in_full_are_as_their_logs_the_record_and_the_paper_say
     judged = read_record(ROOT / "results/yu-tomasi/table-1")["rows"]
     ratios = {row["quantity"]: row["readings"][0]["mean"] for row in judged}
     cushions = [f"cushion/layer10/median{ending}" for ending in ("", "_transferred", "_branch")]
-    said = PAGES["docs/first-results.md"].partition("## Depth 20 in full")[2].partition("\n## ")[0]
+    said = PAGES["docs/first-results.md"].partition("## Depths 20 and 32 in full")[2].partition("\n## ")[0]
     rows = re.findall(
         r"^\| (plain|residual)(?:, (32) layers)? \| (.+?) \((\S+)\) \| (.+?) \((\S+)\) \| (\d+) \| (.*) \|$",
         said,
@@ -309,7 +309,7 @@ def test_depths_20_and_32_in_full_are_as_their_logs_the_record_and_the_paper_say
         texts = zip(["train/risk", "test/error", *cushions], [risk, error, *shown.split(" | ")], strict=True)
         for name, text in texts:
             values, places = ours[depth, arm, name], len(text.partition(" ")[0].partition(".")[2])
-            assert len(values) == (2 if of else 3)
+            assert len(values) == 3
             if text == "the same":
                 assert arm == "plain" and name in cushions[1:]  # a plain net has no identity to count
             else:
@@ -322,6 +322,7 @@ def test_depths_20_and_32_in_full_are_as_their_logs_the_record_and_the_paper_say
     readme = " ".join(README.split())
     assert f"test errors of {errors[0]:.4f} plain and {errors[1]:.4f} residual" in readme
     of_32 = [statistics.fmean(ours["32", arm, "test/error"]) for arm in ("residual", "plain")]
+    assert f"At depth 32 these errors are {of_32[1]:.4f} and {of_32[0]:.4f}" in readme
     assert (
         f"after 200 epochs {errors[1]:.3f} and {errors[0]:.3f} at depth 20, {of_32[0]:.3f} and {of_32[1]:.3f} at depth 32"
         in readme
