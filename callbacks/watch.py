@@ -338,7 +338,7 @@ class Watch:
             return
         rows = log[(log["member"] != "") & log["step"].between(1, self._done_before)]
         for step, epoch in rows[["step", "epoch"]].tail(1).itertuples(index=False):
-            if not math.isclose(epoch, step / per_epoch, rel_tol=1e-6):
+            if not math.isclose(epoch, step / per_epoch, rel_tol=1e-6, abs_tol=1e-9):  # the log has 9 digits
                 raise UserError(
                     f"steps_per_epoch must be that of the earlier part of this training, where step {step} was epoch {epoch:g}, "
                     f"got {per_epoch}."

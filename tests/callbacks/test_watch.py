@@ -490,6 +490,17 @@ def test_a_part_that_goes_on_counts_epochs_as_the_part_before(tmp_path):
     skipscope.watch(small_net(), probe(), steps_per_epoch=7, **options)
 
 
+def test_the_log_s_digits_of_an_epoch_are_enough_to_go_on_soon_after_the_start(tmp_path):
+    """Epoch 0.000061714 of 48,611 steps is step 3: the same number of steps was refused."""
+    options = {"folder": tmp_path, "measures": [WeightMass()], "steps_per_epoch": 48_611}
+    with skipscope.watch(small_net(), probe(), **options) as scope:
+        for _ in range(3):
+            scope.step()
+    skipscope.watch(small_net(), probe(), steps_done=3, **options)
+    with pytest.raises(UserError, match="got 48600"):
+        skipscope.watch(small_net(), probe(), steps_done=3, **options | {"steps_per_epoch": 48_600})
+
+
 def test_a_watch_that_was_made_before_another_used_its_folder_does_not_begin(tmp_path, caplog):
     """It dropped the other's numbers of all steps but the first."""
     first, second = (skipscope.watch(small_net(), probe(), folder=tmp_path, measures=[WeightMass()]) for _ in range(2))
