@@ -132,6 +132,7 @@ class Watch:
         if _rank() == 0:  # which may have begun already when the others come here
             self._check_new()
             self._check_epochs(steps_per_epoch)
+            self._logger.folder.made()  # which the block adds to: a damaged one is told now
         self._loop: Any = _Loop(
             self._module, batches, [self._logger, *loggers], steps_per_epoch, steps_done, total_steps, scaler
         )

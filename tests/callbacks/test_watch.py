@@ -501,6 +501,15 @@ def test_the_log_s_digits_of_an_epoch_are_enough_to_go_on_soon_after_the_start(t
         skipscope.watch(small_net(), probe(), steps_done=3, **options | {"steps_per_epoch": 48_600})
 
 
+def test_a_damaged_record_of_what_trained_is_told_before_training(tmp_path):
+    """Watching ended in the first step, and the numbers of all others were missing."""
+    with skipscope.watch(small_net(), probe(), folder=tmp_path, measures=[WeightMass()]) as scope:
+        scope.step()
+    (tmp_path / "made.jsonl").write_text('{"commit": "a')
+    with pytest.raises(UserError, match=r"made\.jsonl should hold one JSON object .* or remove it to continue"):
+        skipscope.watch(small_net(), probe(), folder=tmp_path, measures=[WeightMass()], steps_done=1)
+
+
 def test_a_watch_that_was_made_before_another_used_its_folder_does_not_begin(tmp_path, caplog):
     """It dropped the other's numbers of all steps but the first."""
     first, second = (skipscope.watch(small_net(), probe(), folder=tmp_path, measures=[WeightMass()]) for _ in range(2))
