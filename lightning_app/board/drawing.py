@@ -144,7 +144,7 @@ class _Page:
                 found = run.changed_since(was)
                 changed |= {(path, question) for question in found}
                 # What is drawn again reads these again.
-                again = [f"{os.sep}{question[1]}.npz " for question in found if question[0] == "arrays"]
+                again = [f"{os.sep}{question[1]}.npz" for question in found if question[0] == "arrays"]
                 run.damage += [message for message in was.damage if not any(file in message for file in again)]
         if names != self._names():
             self.stale |= {*MODULES}

@@ -119,6 +119,15 @@ def test_a_file_that_is_whole_again_is_not_left_out_any_more(tmp_path, monkeypat
     file.write_bytes(whole)
     page.redrawn()
     assert "Left out, " not in page.sections["configs"]
+    read = RunFolder.arrays
+    with monkeypatch.context() as patched:  # a resume removes it and measures again
+        patched.setattr(RunFolder, "arrays", lambda *asked: file.unlink(missing_ok=True) or read(*asked))
+        file.write_bytes(whole)
+        page.redrawn()
+    assert "found none" in page.sections["configs"]
+    file.write_bytes(whole)
+    page.redrawn()
+    assert "Left out, " not in page.sections["configs"]
 
 
 def test_a_section_that_fails_costs_itself(watched, monkeypatch):
