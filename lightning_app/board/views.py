@@ -178,14 +178,16 @@ class Board:
 
     def _step(self, view: OpenPage) -> bool:
         """Have one section drawn; False if there is none to draw."""
-        stamps = {run.path: _stamp(run.path) for run in self._shown(view)}
+        shown = self._shown(view)
+        stamps = {run.path: _stamp(run.path) for run in shown}
         if view.drawn and not view.drawn.left and stamps == view.stamps:
             return False
         # Nobody looks for runs during a drawing, and the first one takes long on a busy machine.
         if not view.drawn and not stamps:
             return False
         if stamps != view.stamps:
-            self._search()  # the order of the runs, and when each was written, are of the same moment as the numbers
+            # The order of the runs, and when each was written, are of the same moment as the numbers.
+            self._list([*self.runs.values(), *(_found(run.label, run.path) for run in shown)])
         goes_on = view.stamps is not None and [*view.stamps] == [*stamps]  # else what was received is of other runs
         try:
             drawn = self._worker.draw(PageRequest(stamps, view.step if goes_on else 0, view.looking))
@@ -204,13 +206,16 @@ class Board:
     def _search(self) -> None:
         base = self.folders[0] if len(self.folders) == 1 else parent_of(self.folders)
         paths = each_once(path for folder in self.folders for path in run_folders(folder))
-        found = [_found(path, base) for path in paths]
-        last = max((run.written for run in found), default=0.0)
-        self.runs = {run.label: run for run in sorted(found, key=lambda run: _age(run, last))}
+        self._list([_found(path.relative_to(base).as_posix() if path != base else path.name, path) for path in paths])
+
+    def _list(self, found: Sequence[ListedRun]) -> None:
+        """In their order; of one that is there twice the later counts."""
+        runs = {run.label: run for run in found}.values()
+        last = max((run.written for run in runs), default=0.0)
+        self.runs = {run.label: run for run in sorted(runs, key=lambda run: _age(run, last))}
 
 
-def _found(path: Path, base: Path) -> ListedRun:
-    label = path.relative_to(base).as_posix() if path != base else path.name
+def _found(label: str, path: Path) -> ListedRun:
     written = max((int(stamp[1]) for name in LOGS if (stamp := stamp_of(path / name))), default=0)
     begun = int(stamp[1]) if (stamp := stamp_of(path / MADE)) else written
     return ListedRun(label, path, written / 1e9, begun / 1e9, stamp_of(path / FINISHED) != ())

@@ -217,6 +217,16 @@ def test_searches_do_not_take_the_processor_from_training(board, monkeypatch):
     assert 1 <= len(begun) <= 3  # one in 0.4 s
 
 
+def test_new_numbers_need_no_search_for_runs(board, tmp_path, monkeypatch):
+    """Of runs that log all the time there was one before each section, whatever it took."""
+    board._worker = Draws()
+    view = board._view(())
+    monkeypatch.setattr(board, "_search", lambda: pytest.fail("searched"))
+    os.utime(tmp_path / "runs" / "group" / "run07" / "log.csv", (3e9, 3e9))
+    assert board._step(view)
+    assert [*board.runs][:2] == ["group/run07", "group/run11"] and len(board.runs) == 12
+
+
 def test_a_run_that_may_not_be_entered_is_one_run_less(board, tmp_path, monkeypatch):
     closed = tmp_path / "runs" / "group" / "run05"
     stat = Path.stat
