@@ -3,8 +3,6 @@
 import copy
 import logging
 import math
-import shlex
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -27,7 +25,7 @@ from lightning_app.common.calls import described, pair_of
 from lightning_app.common.errors import UserError, reason
 from lightning_app.common.files import with_home
 from lightning_app.common.isolation import bare, device_of, unwrapped
-from lightning_app.common.provenance import made_with
+from lightning_app.common.provenance import command_line, made_with
 from lightning_app.measures.core.losses import Loss, cross_entropy
 from lightning_app.runs.lock import release, take
 from lightning_app.runs.loggers import RunLogger, best_effort
@@ -348,7 +346,7 @@ class Watch:
     def _made(self) -> dict[str, Any]:
         """What trains here, for made.jsonl."""
         return made_with() | {
-            "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+            "command": command_line(),
             "processes": dist.get_world_size() if _among_others() else 1,
             "device": self._module.device.type,
             "after_epoch": self._loop.current_epoch,

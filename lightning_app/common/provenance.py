@@ -2,7 +2,9 @@
 
 import os
 import platform
+import shlex
 import subprocess
+import sys
 from collections.abc import Iterable
 from functools import cache
 from importlib import metadata
@@ -79,6 +81,12 @@ def made_with() -> dict[str, Any]:
         "processor": processor(),
         "threads": threads(),
     }
+
+
+def command_line() -> str:
+    """How this process was started, its program without the folder; also of a notebook that has set other words, or none."""
+    program, *words = map(str, sys.argv or [""])
+    return shlex.join([Path(program).name, *words])
 
 
 @cache

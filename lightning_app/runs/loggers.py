@@ -11,7 +11,6 @@ import math
 import os
 import re
 import shlex
-import sys
 import time
 from argparse import Namespace
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -34,7 +33,7 @@ from typing_extensions import override
 
 from lightning_app.common.errors import UserError, first_line, reason
 from lightning_app.common.files import with_home, write_atomically, writing
-from lightning_app.common.provenance import made_with
+from lightning_app.common.provenance import command_line, made_with
 from lightning_app.common.seeds import spell_seed
 from lightning_app.runs.configuration import changed, changes
 from lightning_app.runs.folder import CONFIG, MEMBERS, Row, RunFolder
@@ -186,8 +185,7 @@ class RunLogger(Logger):
         self.folder.reopen()
         if self._hyperparameters:
             self._save_hyperparameters()
-        command = shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
-        self.folder.add_made(made_by(trainer, model, command))
+        self.folder.add_made(made_by(trainer, model, command_line()))
 
     def _save_hyperparameters(self) -> None:
         """Write them into config.yaml, if they are plain values. An earlier one stays, and a warning says what differs."""

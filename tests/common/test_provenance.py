@@ -75,6 +75,13 @@ def test_what_made_a_run_is_json():
     assert found["threads"] >= 1 and found["processor"]
 
 
+def test_a_command_of_other_words_than_texts_and_of_none(monkeypatch):
+    """A notebook's own sys.argv ended the watching of its training."""
+    for words, told in (([Path("a/train.py"), 3, "b c"], "train.py 3 'b c'"), ([], "''")):
+        monkeypatch.setattr("sys.argv", words)
+        assert provenance.command_line() == told
+
+
 def test_each_part_of_a_run_adds_a_line(tmp_path):
     folder = RunFolder(tmp_path / "run")
     assert folder.made() == []
