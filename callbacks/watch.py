@@ -246,7 +246,9 @@ class Watch:
         self._logger.folder.reopen()
         self._logger.folder.add_made(self._made())
         self._logger.log_graph(self._module)  # type: ignore[arg-type]
-        forgetful = [one for one in self.measures if isinstance(one, StatefulMeasure) and not one.state_dict()]
+        stateful = [one for one in self.measures if isinstance(one, StatefulMeasure)]
+        # One that has measured in the earlier part, and has no state, found nothing to keep.
+        forgetful = [one for one in stateful if not (one.state_dict() or one.spent)]
         if forgetful and self._done_before:
             log.warning(
                 f"{', '.join(type(one).__name__ for one in forgetful)}: what was kept in the earlier part of this training is "

@@ -28,6 +28,7 @@ import skipscope
 from callbacks import (
     BnLambda,
     DistanceFromStart,
+    DrivingForce,
     HessianSpectrum,
     LayerCushion,
     NoiseStability,
@@ -536,6 +537,16 @@ def test_what_measures_keep_is_given_to_those_of_another_process_or_missed(tmp_p
     far = skipscope.open_run(tmp_path).log().query("name == 'travel/distance' and step == 2")["value"].tolist()
     assert far == ([pytest.approx(6)] if kept else [])
     assert ("DistanceFromStart: what was kept in the earlier part" in caplog.text) is not kept
+
+
+def test_measures_that_find_nothing_to_keep_miss_nothing(tmp_path, caplog, monkeypatch):
+    monkeypatch.setattr(sys, "argv", [Path("train.py"), 1])  # of a notebook
+    net = small_net().requires_grad_(False)
+    with skipscope.watch(net, probe(), every=1, folder=tmp_path, measures=[DrivingForce()]) as part:
+        part.step()
+    with skipscope.watch(net, probe(), every=1, folder=tmp_path, measures=part.measures, steps_done=1) as scope:
+        scope.step()
+    assert "is missing" not in caplog.text and "watching ends" not in caplog.text
 
 
 def test_a_part_goes_on_while_a_loader_s_workers_live_on(tmp_path, caplog):
