@@ -141,10 +141,10 @@ class _Page:
             if run is None or was is None or run.small_files != was.small_files:
                 self.stale |= {*MODULES}
             else:
-                found = run.changed_since(was)
-                changed |= {(path, question) for question in found}
+                questions = run.changed_since(was)
+                changed |= {(path, question) for question in questions}
                 # What is drawn again reads these again.
-                again = [f"{os.sep}{question[1]}.npz" for question in found if question[0] == "arrays"]
+                again = [f"{os.sep}{question[1]}.npz" for question in questions if question[0] == "arrays"]
                 run.damage += [message for message in was.damage if not any(file in message for file in again)]
         if names != self._names():
             self.stale |= {*MODULES}
