@@ -27,7 +27,7 @@ from lightning_app.common.files import with_home
 from lightning_app.common.isolation import bare, device_of, unwrapped
 from lightning_app.common.provenance import command_line, made_with
 from lightning_app.measures.core.losses import Loss, cross_entropy
-from lightning_app.runs.lock import release, take
+from lightning_app.runs.lock import take
 from lightning_app.runs.loggers import RunLogger, best_effort
 from lightning_app.runs.members import members_of
 
@@ -387,7 +387,7 @@ class Watch:
             with suppress(Exception):
                 one.on_exception(*self._whose, error or SystemExit())  # removes hooks from the nets
         if self._lock is not None:
-            release(self._lock)
+            self._lock.close()
 
 
 _within: WeakSet[Watch] = WeakSet()  # those whose block has not ended

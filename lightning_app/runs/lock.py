@@ -14,16 +14,18 @@ import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
+from weakref import WeakSet
 
 from lightning_app.common.errors import UserError
 
 LOCK = ".lock"  # in a run folder
 NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.EINVAL, errno.ENOSYS)  # what file systems without them say
+_held: WeakSet[IO] = WeakSet()  # locks of run folders that this process has taken
 log = logging.getLogger(__name__)
 
 
 def take(folder: Path) -> IO:
-    """Take the lock of a run folder; it is held until `release`, or as long as a process has the returned file open.
+    """Take the lock of a run folder; it is held as long as the returned file is open.
 
     UserError: if another process writes into this folder, saying which.
     """
@@ -38,24 +40,11 @@ def take(folder: Path) -> IO:
                 "run a folder of its own (fit does so without --ckpt_path)."
             )
         lock.truncate(0)
-        lock.write(f"{_own()}{socket.gethostname()}\n")
+        lock.write(f"process {os.getpid()} on {socket.gethostname()}\n")
         lock.flush()
         refused.pop_all()
+    _held.add(lock)
     return lock
-
-
-def release(lock: IO) -> None:
-    """Free the lock of a run folder, also where processes that were forked meanwhile, such as a loader's workers, live on.
-
-    In such a process it only closes the file.
-    """
-    if lock.closed:
-        return
-    with contextlib.suppress(OSError):  # of a file system without locks, or one that is gone
-        lock.seek(0)
-        if lock.read(200).startswith(_own()):
-            fcntl.flock(lock, fcntl.LOCK_UN)
-    lock.close()
 
 
 @contextlib.contextmanager
@@ -82,8 +71,13 @@ def claimed(home: Path, name: str, what: str) -> Iterator[IO]:
         yield lock
 
 
-def _own() -> str:
-    return f"process {os.getpid()} on "
+def _let_go() -> None:
+    """In a process that was forked, such as a loader's worker: it would hold the lock as long as it lives, also after us."""
+    for lock in [*_held]:
+        lock.close()
+
+
+os.register_at_fork(after_in_child=_let_go)
 
 
 def _opened(file: Path) -> IO:

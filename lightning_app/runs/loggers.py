@@ -37,7 +37,7 @@ from lightning_app.common.provenance import command_line, made_with
 from lightning_app.common.seeds import spell_seed
 from lightning_app.runs.configuration import changed, changes
 from lightning_app.runs.folder import CONFIG, MEMBERS, Row, RunFolder
-from lightning_app.runs.lock import release, take
+from lightning_app.runs.lock import take
 from lightning_app.runs.members import describe_members
 
 log = logging.getLogger(__name__)
@@ -211,7 +211,7 @@ class RunLogger(Logger):
                 callbacks.remove(self._going_on)
             if status == "success" and self.folder.finished is None and self.folder.made():
                 self.folder.finish(whole_epochs(trainer))
-            release(lock)
+            lock.close()
 
 
 class _ResumedRun(pl.Callback):

@@ -3,7 +3,6 @@
 import copy
 import gc
 import logging
-import os
 import re
 import subprocess
 import sys
@@ -551,12 +550,14 @@ def test_measures_that_find_nothing_to_keep_miss_nothing(tmp_path, caplog, monke
 
 def test_a_part_goes_on_while_a_loader_s_workers_live_on(tmp_path, caplog):
     """Forked, they have the lock's file, too: with persistent_workers the second part was not measured."""
-    for done in range(2):
-        options = {"every": 1, "folder": tmp_path, "measures": [WeightMass()], "steps_done": done}
-        with skipscope.watch(small_net(), probe(), **options) as scope:
+    options = {"num_workers": 1, "persistent_workers": True, "multiprocessing_context": "fork"}
+    loaders = [DataLoader(range(2), **options) for _ in range(2)]
+    for done, loader in enumerate(loaders):
+        with skipscope.watch(
+            small_net(), probe(), every=1, folder=tmp_path, measures=[WeightMass()], steps_done=done
+        ) as scope:
             scope.step()
-            of_worker = os.dup(scope._lock.fileno())
-    os.close(of_worker)
+            list(loader)
     assert caplog.text == ""
     assert sorted(set(skipscope.open_run(tmp_path).log()["step"])) == [0, 1, 2]
 

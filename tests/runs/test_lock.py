@@ -33,6 +33,34 @@ def test_a_folder_in_use_is_refused_and_says_by_whom_and_free_once_that_is_kille
     take(tmp_path).close()
 
 
+FORKING = """
+import os, sys, time
+from pathlib import Path
+from lightning_app.runs.lock import take
+lock = take(Path(sys.argv[1]))
+if os.fork():
+    print("held", flush=True)
+    time.sleep(600)
+sys.stdin.read()
+print("lived on")
+"""
+
+
+def test_a_forked_process_such_as_a_loaders_worker_does_not_hold_the_lock(tmp_path):
+    """It lives on for seconds after a kill, and with persistent_workers after the end of a training."""
+    with subprocess.Popen(
+        [sys.executable, "-c", FORKING, tmp_path], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as holder:
+        assert holder.stdout.readline() == "held\n"
+        with pytest.raises(UserError, match=rf"process {holder.pid} on"):
+            take(tmp_path)
+        holder.kill()
+        holder.wait()
+        take(tmp_path).close()
+        holder.stdin.close()
+        assert holder.stdout.read() == "lived on\n"
+
+
 def test_a_lock_that_is_a_link_is_not_followed(tmp_path):
     (tmp_path / "theirs").write_text("kept")
     (tmp_path / ".lock").symlink_to(tmp_path / "theirs")
