@@ -25,7 +25,7 @@ from lightning_app.common.calls import described, pair_of
 from lightning_app.common.errors import UserError, reason
 from lightning_app.common.files import with_home
 from lightning_app.common.isolation import bare, device_of, unwrapped
-from lightning_app.common.provenance import command_line, made_with
+from lightning_app.common.provenance import command_line, device_named, made_with
 from lightning_app.measures.core.losses import Loss, cross_entropy
 from lightning_app.runs.lock import take
 from lightning_app.runs.loggers import RunLogger, best_effort
@@ -350,7 +350,7 @@ class Watch:
         return made_with() | {
             "command": command_line(),
             "processes": dist.get_world_size() if _among_others() else 1,
-            "device": self._module.device.type,
+            **device_named(self._module.device),
             "after_epoch": self._loop.current_epoch,
         }
 

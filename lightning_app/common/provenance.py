@@ -9,9 +9,12 @@ from collections.abc import Iterable
 from functools import cache
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lightning_app.common.errors import UserError
+
+if TYPE_CHECKING:  # importing it takes seconds
+    import torch
 
 COMMIT = "SKIPSCOPE_COMMIT"  # environment variable: the commit of a tree that was sent without its .git
 ARCHIVED = "$Format:%H$"  # `git archive`, and so a download of the sources, writes the commit here: see .gitattributes
@@ -81,6 +84,13 @@ def made_with() -> dict[str, Any]:
         "processor": processor(),
         "threads": threads(),
     }
+
+
+def device_named(device: "torch.device") -> dict[str, str]:
+    """Kind of a device, such as cpu or cuda, and a GPU's model."""
+    import torch
+
+    return {"device": device.type} | ({"gpu": torch.cuda.get_device_name(device)} if device.type == "cuda" else {})
 
 
 def command_line() -> str:

@@ -22,7 +22,6 @@ from typing import IO, Any, Literal, cast
 from weakref import WeakSet
 
 import pytorch_lightning as pl
-import torch
 import yaml
 from lightning_fabric.utilities.rank_zero import rank_zero_only
 from pytorch_lightning.loggers import Logger, WandbLogger
@@ -33,7 +32,7 @@ from typing_extensions import override
 
 from lightning_app.common.errors import UserError, first_line, reason
 from lightning_app.common.files import with_home, write_atomically, writing
-from lightning_app.common.provenance import command_line, made_with
+from lightning_app.common.provenance import command_line, device_named, made_with
 from lightning_app.common.seeds import spell_seed
 from lightning_app.runs.configuration import changed, changes
 from lightning_app.runs.folder import CONFIG, MEMBERS, Row, RunFolder
@@ -241,14 +240,12 @@ def made_by(trainer: pl.Trainer, module: Any, command: str) -> dict[str, Any]:
     """What trains, on which machine and data, from which epoch on."""
     fingerprint = getattr(getattr(trainer, "datamodule", None), "fingerprint", None)
     device = trainer.strategy.root_device
-    on_gpu = device.type == "cuda"
     return made_with() | {
         "command": command,
         "precision": str(trainer.precision),
-        "float32": getattr(module, "float32", None) if on_gpu else "fp32",
+        "float32": getattr(module, "float32", None) if device.type == "cuda" else "fp32",
         "processes": trainer.world_size,
-        "device": device.type,
-        **({"gpu": torch.cuda.get_device_name(device)} if on_gpu else {}),
+        **device_named(device),
         "after_epoch": trainer.current_epoch,
         "data": fingerprint() if fingerprint else None,  # of all that the source gave
     }

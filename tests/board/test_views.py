@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
 
@@ -200,21 +199,39 @@ def test_more_pages_at_once_than_are_drawn_are_told_so(board, monkeypatch):
     assert board._view(names[-1]) is board._view(names[-1]) and "close one" not in board.page(names[-1])[2]
 
 
-def test_searches_do_not_take_the_processor_from_training(board, monkeypatch):
+class Clock:
+    """Time that passes only in searches and waits; also the event that closes a board, after 100 s."""
+
+    now = used = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def thread_time(self) -> float:
+        return self.used
+
+    def is_set(self) -> bool:
+        return self.now > 100
+
+    def wait(self, seconds: float) -> None:
+        self.now += seconds
+
+
+@pytest.mark.parametrize(("takes", "searches"), [(0.01, 94), (0.5, 10)])
+def test_searches_take_at_most_a_twentieth_of_a_processor_from_training(board, monkeypatch, takes, searches):
     """Of thousands of runs each took longer than the time between two."""
-    begun = []
+    clock, begun = Clock(), []
 
     def search() -> None:
-        begun.append(time.thread_time())
-        while time.thread_time() - begun[-1] < 0.02:
-            pass
+        begun.append(clock.now)
+        clock.now += takes
+        clock.used += takes
 
-    monkeypatch.setattr(views, "SEARCH", 0.0)
+    monkeypatch.setattr(views, "time", clock)
+    monkeypatch.setattr(board, "_closed", clock)
     monkeypatch.setattr(board, "_search", search)
-    board._thread.start()
-    time.sleep(1)
-    board.close()
-    assert 1 <= len(begun) <= 3  # one in 0.4 s
+    board._follow()
+    assert len(begun) == pytest.approx(searches, abs=2) and clock.used <= 0.05 * clock.now + takes
 
 
 def test_new_numbers_need_no_search_for_runs(board, tmp_path, monkeypatch):
