@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from callbacks.hessian_spectrum import HessianSpectrum
     from callbacks.interlayer_cushion import InterlayerCushion
     from callbacks.layer_cushion import LayerCushion
+    from callbacks.loss_surface import LossSurface
     from callbacks.measure import Measure, Scalar, StatefulMeasure
     from callbacks.noise_stability import NoiseStability
     from callbacks.signal import Signal
@@ -38,6 +39,7 @@ __all__ = [
     "HessianSpectrum",
     "InterlayerCushion",
     "LayerCushion",
+    "LossSurface",
     "NoiseStability",
     "Signal",
     "TwinDivergence",

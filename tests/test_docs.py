@@ -66,6 +66,7 @@ def logged(tmp_path_factory) -> set[str]:
     small = {
         "HessianSpectrum": {"parts": True, "samples": 8, "steps": 4},
         "InterlayerCushion": {"samples": 8},
+        "LossSurface": {"every_n_epochs": 1, "samples": 8, "radii": [0.1], "rays": 2},
         "NoiseStability": {"every_n_epochs": 1, "samples": 8},
     }
     twins = {"residual": arm(True), "plain": Arm(twin_of="residual", decay_towards="zero")}  # wrong, so that they part
@@ -101,7 +102,7 @@ def pattern(key: str) -> re.Pattern:
     False
     """
     text = re.escape(key).replace(r"\[", "(?:").replace(r"\]", ")?")
-    text = re.sub(r"<(s|i)>", r"[\\d.]+", text)
+    text = re.sub(r"<(s|i|r)>", r"[\\d.]+", text)
     text = re.sub(r"<\w+>", r"[a-z]+\\d*", text)
     text = re.sub(r"layer\d\d(?!_at|_after)", r"layer\\d\\d(?:_\\d)?", text)
     return re.compile(re.sub(r"block\d\d", r"block\\d\\d", text))

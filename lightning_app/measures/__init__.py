@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from lightning_app.measures.core.recalibrate import needs_recalibration, recalibrated
     from lightning_app.measures.curvature.hessian import Hessian, Restricted, dense
     from lightning_app.measures.curvature.spectrum import Spectrum, check_asked, exact_spectrum, spectrum
+    from lightning_app.measures.curvature.surface import RADII, loss_surface
     from lightning_app.measures.noise_stability.bound import NoiseBound, margins, noise_bound
     from lightning_app.measures.noise_stability.contraction import contraction
     from lightning_app.measures.noise_stability.cushions import CushionStatistics, cushions, operator_norm, weight_norms

@@ -73,9 +73,13 @@ class Layer:
         >>> Layer("layer01", nn.ConvTranspose2d(6, 4, 3, groups=2), "weight").by_output.shape  # 3 inputs an output
         torch.Size([4, 3, 3, 3])
         """
+        return self.outputs_first(self.weight)
+
+    def outputs_first(self, values: Tensor) -> Tensor:
+        """Values of the weight's shape, arranged as in `by_output`."""
         if isinstance(self.module, _ConvTransposeNd):  # (C, D / groups, U, V): the outputs of a group beside its inputs
-            return self.weight.unflatten(0, (self.module.groups, -1)).transpose(1, 2).flatten(0, 1)
-        return self.weight.transpose(0, 1) if self.transposed else self.weight
+            return values.unflatten(0, (self.module.groups, -1)).transpose(1, 2).flatten(0, 1)
+        return values.transpose(0, 1) if self.transposed else values
 
     @property
     def bias(self) -> Tensor | None:

@@ -45,7 +45,7 @@ from lightning_app.measures.core.hooks import (
     own_copy,
     shared_copy,
 )
-from lightning_app.measures.core.losses import Batches, Loss, counted, cross_entropy, no_mean
+from lightning_app.measures.core.losses import NO_MEAN, Batches, Loss, counted, cross_entropy, no_mean
 from lightning_app.measures.curvature.bilinear import BilinearConvolutions
 
 CHUNK = 64 * 3 * 32 * 32  # numbers that a graph's inputs hold: 64 CIFAR images, which stay in a CPU's cache
@@ -295,11 +295,7 @@ class Hessian(ParameterMap):
         if differing and is_random(self._net, pieces[0][0][:2]):
             raise UserError(f"a Hessian needs {SAME_EACH_TIME} Otherwise {ADVICE}")
         if differing:
-            raise UserError(
-                "a Hessian needs a loss that is an unweighted mean over samples, or over the tokens whose label is not -100: "
-                f"for some samples the loss is {differing[0]:.4g}, but the mean of their separate losses is {differing[1]:.4g}. "
-                f"Use such a loss, or {ADVICE}"
-            )
+            raise UserError(NO_MEAN.format("a Hessian", *differing, ADVICE))
 
     def _check_weights(self, net: nn.Module) -> None:
         """Check that the loss is one of the copy's outputs alone, and not of the weights of the net itself."""
