@@ -51,7 +51,7 @@ ALLOWED = {
     "lightning_app.papers.findings": {"numpy", "scipy", "matplotlib", "torch", "torchvision"}
     | {"lightning_app.common", "lightning_app.statistics", "lightning_app.plots", "lightning_app.papers"}
     | {"lightning_app.identity", "lightning_app.theory", "lightning_app.networks", "lightning_app.datamodules"}
-    | {"lightning_app.measures", "callbacks"},
+    | {"lightning_app.measures", "lightning_app.runs", "callbacks"},
     "lightning_app.report": {"numpy", "pandas", "scipy", "matplotlib", "jinja2", "yaml", "markupsafe"}
     | {"lightning_app.common", "lightning_app.statistics", "lightning_app.plots", "lightning_app.runs"}
     | {"lightning_app.papers.records", "lightning_app.papers.verdicts", "lightning_app.compare"},

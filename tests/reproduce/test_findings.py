@@ -14,6 +14,7 @@ from lightning_app.papers import recipes
 from lightning_app.papers.findings import (
     common_depth,
     common_depth_convolutions,
+    loss_surface,
     modern,
     necessary_depth,
     normalised,
@@ -35,6 +36,28 @@ def test_what_looks_at_outputs_only_is_the_same_for_a_net_and_its_twin():
     assert all(values.shape == (1, 2) and np.isfinite(values).all() for values in found.values())
     assert found["risk"].max() < 1e-12 and found["largest eigenvalue of the Hessian"].max() < 1e-6
     assert found["mass of the weights"].min() > 0.1  # the ID entries: 1 each
+
+
+def test_surfaces_are_of_the_nets_of_their_seeds_and_without_skips_there_is_one():
+    asked = {"run": "depth20~1-2", "depth": 20, "samples": 4, "rays": 1, "limit": 32}
+    one, other = (loss_surface.surfaces(SOURCE, seed=seed, **asked) for seed in (1, 2))
+    assert "digits, which stand in (4 training images" in str(one["data"])
+    assert one["radii"].shape == (10,) and one["plain_written"].shape == (1, 10)
+    for arm in ("plain", "residual"):
+        assert one[f"{arm}_centre"] != other[f"{arm}_centre"]
+        assert np.array_equal(one[f"{arm}_written"], one[f"{arm}_transferred"]) == (arm == "plain")
+
+
+def test_rises_are_compared_at_the_distance_asked_for():
+    arrays = {"radii": np.array([0.05, 0.1, 0.25]), "plain_centre": np.array(1.0), "residual_centre": np.array(2.0)}
+    arrays |= {"plain_written": np.array([[1.0, 5.0, 9.0], [1.0, 3.0, 1.0]])}  # rises by 3 and 4; one ray falls
+    arrays |= {"residual_written": np.array([[2.0, 3.5, 3.0]]), "residual_transferred": np.array([[2.0, 8.0, 3.0]])}
+    assert loss_surface._advantage("written", 0.1)(arrays) == 0.5
+    assert loss_surface._advantage("transferred", 0.25)(arrays) == 0.25
+    assert loss_surface._part_of_writing(0.1)(arrays) == 0.25
+    assert loss_surface._more_monotone(arrays) == -0.5
+    rising = arrays | {"residual_written": np.array([[2.0, 6.5, 3.0]])}
+    assert loss_surface._growth("written")(*[arrays] * 3, *[rising] * 3) == 3
 
 
 @pytest.mark.parametrize("kind", ["RMSNorm", "BatchNorm of one"])

@@ -2,6 +2,7 @@
 
 from lightning_app.papers.findings.common_depth import COMMON_DEPTH
 from lightning_app.papers.findings.common_depth_convolutions import COMMON_DEPTH_CONVOLUTIONS
+from lightning_app.papers.findings.loss_surface import LOSS_SURFACE
 from lightning_app.papers.findings.modern import MODERN
 from lightning_app.papers.findings.necessary_depth import NECESSARY_DEPTH, NECESSARY_DEPTH_ATTENTION
 from lightning_app.papers.findings.normalised import NORMALISED
@@ -15,7 +16,7 @@ PAPER = Paper(
     "findings",
     "Findings, questions that no paper has settled, with predictions of ours.",
     (
-        *(NOTATION, START_AND_CENTRE, START_AND_CENTRE_SMALL),
+        *(NOTATION, LOSS_SURFACE, START_AND_CENTRE, START_AND_CENTRE_SMALL),
         *(COMMON_DEPTH, COMMON_DEPTH_CONVOLUTIONS, NORMALISED, MODERN),
         *(SHORTCUT_LENGTH, SHORTCUT_LENGTH_RELU, NECESSARY_DEPTH, NECESSARY_DEPTH_ATTENTION),
     ),
