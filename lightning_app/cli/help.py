@@ -73,7 +73,8 @@ BRIEF = {
 """
         + MACHINE
         + """\
-  --trainer.callbacks+=CLASS  measure more: InterlayerCushion, NoiseStability, TwinDivergence, DistanceFromStart
+  --trainer.callbacks+=CLASS  measure more: InterlayerCushion, NoiseStability, LossSurface, TwinDivergence,
+                              DistanceFromStart
   --run.group G --run.name N  the run's folder: runs/G/N
   --ckpt_path last            resume the newest run of this group and name; or FILE
   --save_checkpoint.every_n_steps N   save within epochs too: a kill then costs at most N steps

@@ -87,6 +87,25 @@ def histogram(
     axes.autoscale(None)  # type: ignore[arg-type]  # None is documented: as it was, when all is drawn
 
 
+def contours(axes: Axes, radii: np.ndarray, values: np.ndarray, levels: ArrayLike, style: Style) -> None:
+    """Lines of equal value in a plane, each with its level.
+
+    Args:
+        radii: (R,), ascending.
+        values: (K, R), on K rays at evenly spaced angles; what is not finite is left out.
+    """
+    angles = np.linspace(0, 2 * np.pi, len(values) + 1)[:, None]  # the first ray again: the circle is closed
+    closed = np.ma.masked_invalid(np.vstack([values, values[:1]]))
+    reached = [level for level in np.ravel(levels) if closed.min() < level < closed.max()]
+    if reached:  # matplotlib warns of lines that do not exist
+        x, y = radii * np.cos(angles), radii * np.sin(angles)
+        lines = axes.contour(x, y, closed, reached, colors=style.colour, linewidths=0.9)
+        lines.set_gid(style.arm)
+        axes.clabel(lines, fmt="%g", fontsize=7)
+    end = 1.02 * radii[-1]
+    axes.set(xlim=(-end, end), ylim=(-end, end), aspect="equal")
+
+
 def median_mark(axes: Axes, x: float, style: Style) -> None:
     """The net's marker on the x axis."""
     axes.plot([x], [0], color=style.colour, marker=style.marker, markersize=7, clip_on=False, zorder=4, gid=style.arm)

@@ -108,7 +108,7 @@ def _matches(names: Sequence[str], key: str) -> list[tuple[str, str]]:
 
 
 def typical(values: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Each net's median over layers, blocks or strengths, (n,); NaN where one of these is NaN.
+    """Each net's median over layers, blocks, strengths or distances, (n,); NaN where one of these is NaN.
 
     >>> typical({"1": np.array([1.0, 2.0]), "2": np.array([5.0, 4.0])})
     array([3., 3.])
@@ -122,7 +122,7 @@ class UnderConvention:
 
     convention: Convention
     pair: Pair
-    plain: np.ndarray  # (S,), of each seed the median over layers, blocks or strengths
+    plain: np.ndarray  # (S,), of each seed the median over layers, blocks, strengths or distances
     residual: np.ndarray  # (S,)
     ratio: float  # residual / plain, geometric mean over seeds; nan where a value is not positive
     low: float  # of the ratio's 95 % bootstrap interval; nan for one seed

@@ -38,6 +38,7 @@ from lightning_app.report.sections import (
     reproduced,
     seeds,
     signals,
+    surface,
     twins,
     weights,
 )
@@ -45,7 +46,7 @@ from lightning_app.runs import RunFolder
 from lightning_app.runs.naming import parent_of, without_seed
 
 # In the order of the page. What a section shows, its `families`, is not shown again by `further`, which has all other measures.
-BEFORE = (learning, headline, seeds, twins, signals, weights, cushions, curvature, ensembles, maps)
+BEFORE = (learning, headline, seeds, twins, signals, weights, cushions, curvature, surface, ensembles, maps)
 AFTER = (prediction, reproduced, conventions, layers, costs, configs)
 REPORT = "report.html"
 PAGES = (".html", ".htm")
