@@ -1,9 +1,10 @@
 """Attempts to overturn docs/findings.md, with other seeds, readings, data and settings than those that were registered.
 
     python docs/findings_review.py normalised|shortcuts|notation|depth|necessary|hops|starts|factorial ... [--data-root data]
-    python docs/findings_review.py hops-readings|hops-heads|hops-width|hops-pointers|hops-sums|hops-blocks ...
+    python docs/findings_review.py surface|hops-readings|hops-heads|hops-width|hops-pointers|hops-sums|hops-blocks ...
 
-prints rows "finding, attempt, quantity, value" as CSV. Minutes each, `factorial` an hour; `normalised` needs CIFAR-10.
+prints rows "finding, attempt, quantity, value" as CSV. Minutes each, `factorial` an hour. `normalised` and `surface`
+need CIFAR-10.
 """
 
 import argparse
@@ -25,9 +26,11 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from lightning_app.common.safe_io import read_npz
 from lightning_app.datamodules import KHop
 from lightning_app.measures import effective_depth
+from lightning_app.measures import loss_surface as surfaces_of
 from lightning_app.networks import GPT
 from lightning_app.papers.findings import (
     common_depth,
+    loss_surface,
     necessary_depth,
     normalised,
     notation,
@@ -95,6 +98,25 @@ def notation_rows(source: Source) -> Iterator[Row]:
             stays = values.max() <= notation.SAME if way in ways else values.min() >= notation.CHANGED
             if not stays:
                 yield f"depth 8, {piece}, after training", f"against the prediction: {words}", float(values.mean())
+
+
+def surface_rows(source: Source) -> Iterator[Row]:
+    """Four other planes instead of one, and twice as many images."""
+    _, images = loss_surface._images(source, 512, None)
+    distances = (0.1, 0.25, 0.5, 1.0)
+    for depth, runs in loss_surface.WITH.items():
+        rises: dict[str, list[np.ndarray]] = {}  # of each seed, by distance
+        for seed, run in enumerate(runs):
+            for arm, net in loss_surface._trained(run, depth, seed).items():
+                planes = [surfaces_of(net, images, radii=distances, rays=4, seed=plane) for plane in range(1, 5)]
+                for reading in planes[0]:
+                    mean = np.mean([plane[reading].rise.numpy() for plane in planes], axis=0)
+                    rises.setdefault(f"{arm}, {reading}", []).append(mean)
+        for reading in loss_surface.READINGS:
+            ratios = np.divide(rises[f"residual, {reading}"], rises["plain, written"])  # (seeds, distances)
+            for r, of_seeds in zip(distances, ratios.T):
+                for end, value in (("mean", of_seeds.mean()), ("lowest", of_seeds.min()), ("highest", of_seeds.max())):
+                    yield f"planes 1 to 4, 512 images, depth {depth}, r = {r:g}", f"{reading}, {end}", float(value)
 
 
 def depth_rows(source: Source) -> Iterator[Row]:
@@ -490,6 +512,7 @@ def _gains(attempt: str, errors: np.ndarray) -> Iterator[Row]:
 
 
 REVIEWS = {"normalised": normalised_rows, "shortcuts": shortcut_rows, "notation": notation_rows}
+REVIEWS |= {"surface": surface_rows}
 REVIEWS |= {"depth": depth_rows, "necessary": necessary_rows, "hops": hop_rows, "starts": start_rows}
 REVIEWS |= {"factorial": factorial_rows}
 REVIEWS |= {"hops-readings": reading_rows, "hops-heads": head_rows, "hops-width": width_rows}

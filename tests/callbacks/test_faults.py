@@ -320,6 +320,7 @@ def _is_number(value) -> bool:
 
 
 CHEAP = {
+    callbacks.LossSurface: {"samples": 12, "radii": [0.1], "rays": 2},
     callbacks.NoiseStability: {"samples": 12, "draws": 1, "strengths": [0.1]},
     callbacks.InterlayerCushion: {"samples": 8, "probes": None},
     callbacks.HessianSpectrum: {"samples": 16, "steps": 6, "exact": 0},

@@ -38,6 +38,7 @@ MEASURES = {
     "WeightMass": {},
     "BnLambda": {},
     "DistanceFromStart": {},
+    "LossSurface": {"samples": 4, "radii": [0.1, 1.0], "rays": 2},
     "NoiseStability": {"samples": 4, "strengths": [0.1], "draws": 1},
     "Signal": {},
 }

@@ -67,6 +67,7 @@ FEWER = {  # of what takes most time, and is not more equal for being more
     "DrivingForce": {"samples": 4},
     "InterlayerCushion": {"samples": 4},
     "HessianSpectrum": {"samples": 4, "steps": 4, "exact": 0},
+    "LossSurface": {"samples": 4, "radii": [0.1], "rays": 2},
     "NoiseStability": {"samples": 3, "strengths": [0.1], "draws": 1, "tangents": 2},
     "EffectiveDepth": {"samples": 4, "gradient_samples": 2},
 }

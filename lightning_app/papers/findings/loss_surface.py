@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from lightning_app.common.late import torch
+from lightning_app.common.late import nn, torch
 from lightning_app.common.provenance import CHECKOUT
 from lightning_app.papers.parts import Arrays, Artefact, Computation, Source
 from lightning_app.papers.predicates import at_least, below, observed, predicted
@@ -42,20 +42,30 @@ def surfaces(source: Source, run: str, depth: int, seed: int, samples: int, rays
         UserError: if there are no weights in results/, or no CIFAR-10 below the source's root.
     """
     from lightning_app.measures import loss_surface
-    from lightning_app.networks import SimplifiedNet
-    from lightning_app.runs.checkpoints import read_safetensors
 
     name, batches = _images(source, samples, limit)
-    weights, _ = read_safetensors(RUNS / run / "checkpoints" / "weights.safetensors")
     found: dict[str, np.ndarray] = {"data": np.array(name)}
-    for arm in ARMS:
-        net = SimplifiedNet(depth, residual=arm == "residual").eval()
-        names = [f"nets.{arm}-seed{seed:02d}.", f"nets.{arm}."]  # of a run of several seeds, or of one
-        prefix = next(each for each in names if any(key.startswith(each) for key in weights))
-        net.load_state_dict({key.removeprefix(prefix): w for key, w in weights.items() if key.startswith(prefix)})
+    for arm, net in _trained(run, depth, seed).items():
         for reading, surface in loss_surface(net, batches, rays=rays).items():
             found[f"{arm}_{reading}"] = surface.risk.numpy()
             found |= {f"{arm}_centre": np.array(surface.centre), "radii": surface.radii.numpy()}
+    return found
+
+
+def _trained(run: str, depth: int, seed: int) -> dict[str, "nn.Module"]:
+    """The nets of a seed by arm, with the weights of this run."""
+    from lightning_app.networks import SimplifiedNet
+    from lightning_app.runs.checkpoints import read_safetensors
+
+    weights, _ = read_safetensors(RUNS / run / "checkpoints" / "weights.safetensors")
+    found: dict[str, nn.Module] = {}
+    for arm in ARMS:
+        names = [f"nets.{arm}-seed{seed:02d}.", f"nets.{arm}."]  # of a run of several seeds, or of one
+        prefix = next(each for each in names if any(key.startswith(each) for key in weights))
+        found[arm] = SimplifiedNet(depth, residual=arm == "residual").eval()
+        found[arm].load_state_dict(
+            {key.removeprefix(prefix): w for key, w in weights.items() if key.startswith(prefix)}
+        )
     return found
 
 
