@@ -24,7 +24,8 @@ from lightning_app.papers.parts import Arrays, Artefact, Computation, Source
 from lightning_app.papers.predicates import at_least, below, observed, predicted
 from lightning_app.papers.results import Results
 from lightning_app.papers.verdicts import Claim, Sample
-from lightning_app.plots import figures
+from lightning_app.plots import drawing, figures
+from lightning_app.plots.style import Style
 
 RUNS = CHECKOUT / "results" / "yu-tomasi" / "runs"
 ARMS = ("plain", "residual")
@@ -99,6 +100,8 @@ SURFACES = Computation(
     },
     precision="float32",
 )
+DRAWN = (("plain", "written", "-"), ("residual", "written", "-"), ("residual", "transferred", "--"))
+PLANE, LINES = "depth32-seed0", (0.1, 0.3, 1, 3, 10, 30)  # of which nets, and at which rises
 ADVANTAGE = "rise of the loss, residual / plain"
 
 
@@ -161,22 +164,35 @@ def _growth(reading: str) -> Callable[..., float]:
 
 
 def draw_loss_surface(results: Results) -> Figure:
-    """How the mean loss rises with the distance; each seed is a line."""
-    figure, axes = figures.canvas(1, 2, sharey=True)
-    drawn = (("plain", "written", "-"), ("residual", "written", "-"), ("residual", "transferred", "--"))
+    """Above, how the mean loss rises with the distance, each seed a line; below, the plane around the nets of one seed."""
+    figure, axes = figures.canvas(2, 3)
+    computed = results.computed(SURFACES)
     for ax, depth in zip(axes[0], WITH):
-        for name, arrays in results.computed(SURFACES).items():
+        for name, arrays in computed.items():
             if name.startswith(f"depth{depth}-"):
-                for arm, reading, line in drawn:
-                    rise = arrays[f"{arm}_{reading}"].mean(axis=0) - arrays[f"{arm}_centre"]
+                for arm, reading, line in DRAWN:
+                    rise = (arrays[f"{arm}_{reading}"] - arrays[f"{arm}_centre"]).mean(axis=0)
                     ax.plot(arrays["radii"], rise, line, color=figures.colour(arm), linewidth=1)
-        ax.set(xscale="log", yscale="log", xlabel="distance r, in norms of a filter", title=f"depth {depth}")
+        ax.set(
+            xscale="log", yscale="log", xlabel="distance r, in norms of a filter", title=f"depth {depth}, three seeds"
+        )
     axes[0, 0].set_ylabel("rise of the mean loss, nats")
-    for arm, reading, line in drawn:
-        words = "" if arm == "plain" else f", {READINGS[reading]}"
-        figures.key(axes[0, 1], f"{arm}{words}", linestyle=line, color=figures.colour(arm))
-    figures.legend(axes[0, 1], beside=True)
+    axes[0, 2].set_axis_off()
+    for arm, reading, line in DRAWN:
+        figures.key(axes[0, 2], _words(arm, reading), linestyle=line, color=figures.colour(arm))
+    figures.legend(axes[0, 2])
+    if one := computed.get(PLANE):
+        for ax, (arm, reading, _) in zip(axes[1], DRAWN):
+            rise = one[f"{arm}_{reading}"] - one[f"{arm}_centre"]
+            from_centre = np.column_stack([np.zeros(len(rise)), rise])
+            look = Style(figures.colour(arm), "-", "")
+            drawing.contours(ax, np.array([0, *one["radii"]]), from_centre, LINES, look)
+            ax.set(title=_words(arm, reading), xlabel="r cos a", ylabel="r sin a")
     return figure
+
+
+def _words(arm: str, reading: str) -> str:
+    return arm if arm == "plain" else f"{arm}, {READINGS[reading]}"
 
 
 LOSS_SURFACE = Artefact(
@@ -187,7 +203,8 @@ LOSS_SURFACE = Artefact(
     "weights in results/yu-tomasi/runs. The mean loss on 256 training images, without augmentation, at W + r (cos a D + "
     "sin a E), with Gaussian D and E whose filters have the norms of the net's filters (Li, Xu et al. 2018), on 16 angles a; all "
     "nets get the same random numbers. As written: the norm of the filter of W; identity counted: of T(W), which gives the "
-    "surface of the plain net that computes the same. Rise: the mean over angles, less the loss at W.",
+    "surface of the plain net that computes the same. Rise: the mean over angles, less the loss at W. "
+    "In the figure, below: lines of equal rise around the nets of depth 32, seed 0.",
     draw_loss_surface,
     computations=(SURFACES,),
 )
