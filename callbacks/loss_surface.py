@@ -45,7 +45,8 @@ class LossSurface(Measure):
         * A plane has two of millions of directions: another ``seed`` gives another picture.
         * BatchNorm uses the running statistics, which fit the weights at the centre only; before training these are 0 and 1.
         * At r = 1 the noise is as large as the weights: the loss there is that of a broken net.
-        * The rise is in units of the loss: a net with larger outputs has a larger one.
+        * The rise is in units of the loss: a net with larger outputs has a larger one, and a net at chance, whose outputs hardly
+          depend on its inputs, has the flattest surface of all. Compare nets that have trained.
         * A net that draws random numbers in evaluation mode is refused, and so is a loss that is not a mean over samples.
 
     Source:

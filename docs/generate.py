@@ -69,6 +69,9 @@ WRITTEN = {  # pages written by hand, and those of the papers, in the order in w
         "Registered claims": "registration",
         "Quickstart": "quickstart-study",
         "First results": "first-results",
+        "Findings": "findings",
+        "The loss around the weights": "loss-surface",
+        "A review of transformers": "transformers-review",
         "Where the figures come from": "results/README",
     },
     "Background": {
@@ -76,6 +79,7 @@ WRITTEN = {  # pages written by hand, and those of the papers, in the order in w
         "How it is built": "architecture",
         "Speed": "speed",
         "Why it is fast": "why-fast",
+        "On a GPU": "gpu",
         "Log": "log",
     },
 }

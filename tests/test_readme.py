@@ -329,6 +329,20 @@ def test_depths_20_and_32_in_full_are_as_their_logs_the_record_and_the_paper_say
     )
 
 
+def test_the_page_on_loss_surfaces_has_the_numbers_of_its_review():
+    rows = csv.DictReader((ROOT / "docs/results/2026-11-30-loss-surface-review.csv").read_text().splitlines())
+    numbers = {
+        tuple(re.findall(r"depth (\d+), r = ([\d.]+)", row["attempt"])[0]) + (row["quantity"],): row for row in rows
+    }
+    words = {"as written": "written", "identity counted": "transferred"}
+    lines = re.findall(r"^\| depth (\d+), ([\w ]+) \| (.*) \|$", PAGES["docs/loss-surface.md"], re.MULTILINE)
+    assert len(lines) == 4
+    for depth, reading, cells in lines:
+        for r, shown in zip(("0.1", "0.25", "0.5", "1"), cells.split(" | "), strict=True):
+            ends = [numbers[depth, r, f"{words[reading]}, {end}"]["value"] for end in ("mean", "lowest", "highest")]
+            assert shown == "{:.2f} ({:.2f} to {:.2f})".format(*map(float, ends))
+
+
 def test_the_result_of_the_readme_is_that_of_thirteen_seeds():
     lines = [line for line in SEEDS.read_text(encoding="utf-8").splitlines() if not line.startswith("#")]
     last = [row for row in csv.DictReader(lines) if row["epoch"] == row["epochs"]]
