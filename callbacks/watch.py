@@ -24,7 +24,7 @@ from callbacks.notebook import checked, shipped
 from lightning_app.common.calls import described, pair_of
 from lightning_app.common.errors import UserError, reason
 from lightning_app.common.files import with_home
-from lightning_app.common.isolation import bare, device_of, unwrapped
+from lightning_app.common.isolation import bare, device_of, generators_of, unwrapped
 from lightning_app.common.provenance import command_line, device_named, made_with
 from lightning_app.measures.core.losses import Loss, cross_entropy
 from lightning_app.runs.lock import take
@@ -545,10 +545,7 @@ def _rank() -> int:
 @contextmanager
 def _generators_kept(probe: Any) -> Iterator[None]:
     """A loader of training may be the probe too: what its own generators would draw next stays what it is."""
-    batches = getattr(probe, "batch_sampler", None)
-    owners = (probe, getattr(probe, "sampler", None), batches, getattr(batches, "sampler", None))
-    found = {getattr(owner, "generator", None) for owner in owners}
-    states = {one: one.get_state() for one in found if isinstance(one, torch.Generator)}
+    states = {one: one.get_state() for one in generators_of(probe)}
     try:
         yield
     finally:

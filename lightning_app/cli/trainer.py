@@ -27,6 +27,7 @@ from callbacks.measure import Measure
 from lightning_app.cli.console import table
 from lightning_app.common.errors import UserError, reason
 from lightning_app.common.files import with_home
+from lightning_app.common.isolation import generators_of
 from lightning_app.common.processes import observe
 from lightning_app.common.signals import stopping
 from lightning_app.modules.members import SeedSharding
@@ -44,6 +45,7 @@ class Trainer(pl.Trainer):
         if kwargs.get("strategy") == SeedSharding.strategy_name:  # each process trains its nets on all samples
             kwargs["use_distributed_sampler"] = False
         super().__init__(*args, **kwargs)
+        self._first_seeds: dict[torch.Generator, int] = {}  # of generators of loaders
         if not self._supports(self.strategy):
             asked = kwargs.get("strategy")
             name = asked if isinstance(asked, str) and asked != "auto" else type(self.strategy).__name__
@@ -104,10 +106,13 @@ class Trainer(pl.Trainer):
         random.seed(seed), np.random.seed(seed), torch.default_generator.manual_seed(seed)
         loop = self.fit_loop.epoch_loop
         done = 0 if loop.batch_progress.is_last_batch else loop.batch_progress.current.ready  # of a resumed epoch
-        keep_state = any(hasattr(loader, "load_state_dict") for loader in batches.combined_loader.flattened)
-        lightning_begins = self.current_epoch > 0 and not self.fit_loop.is_resuming and not loop.restarting
+        loaders = batches.combined_loader.flattened
         # A loader that keeps its state is in the middle of its epoch already: iterated over again, it would begin anew.
-        if not lightning_begins and not (done and keep_state):
+        goes_on = done and any(hasattr(loader, "load_state_dict") for loader in loaders)
+        for loader in () if goes_on else loaders:
+            self._begin_anew(loader, seed)
+        lightning_begins = self.current_epoch > 0 and not self.fit_loop.is_resuming and not loop.restarting
+        if not lightning_begins and not goes_on:
             iter(batches)
             for _ in range(done):
                 next(batches, None)
@@ -117,6 +122,14 @@ class Trainer(pl.Trainer):
             # Lightning counts the last batch among those by which it logs once more if it takes it for evaluated, whether it was
             # saved among them (after its evaluation) or not (in the last hook of that).
             loop._batches_that_stepped = loop.batch_progress.total.completed - loop._should_check_val_fx(batches)
+
+    def _begin_anew(self, loader: Any, seed: int) -> None:
+        """Generators of its own, and workers that are kept, would go on from the epoch before, which a resume has not seen."""
+        for own in generators_of(loader) - {torch.default_generator}:
+            first = self._first_seeds.setdefault(own, own.initial_seed())  # which the user may have chosen
+            own.manual_seed(hash((first, seed)) % 2**63)
+        if getattr(loader, "persistent_workers", False):
+            loader._iterator = None
 
     def _evaluates_now(self, as_asked: Callable[[Any], bool], batches: Any) -> bool:
         """Also where max_steps ends training within an epoch, as Lightning does where max_time does."""

@@ -65,6 +65,13 @@ def device_of(*nets: nn.Module) -> torch.device:
     return next((parameter.device for net in nets for parameter in net.parameters()), torch.device("cpu"))
 
 
+def generators_of(loader: Any) -> set[torch.Generator]:
+    """Random generators that a loader of data, or what chooses its samples, was given."""
+    batches = getattr(loader, "batch_sampler", None)
+    owners = (loader, getattr(loader, "sampler", None), batches, getattr(batches, "sampler", None))
+    return {found for owner in owners if isinstance(found := getattr(owner, "generator", None), torch.Generator)}
+
+
 def wait_for(device: torch.device) -> None:
     """Wait until CUDA has finished all launched work, so that a clock counts it."""
     if device.type == "cuda":

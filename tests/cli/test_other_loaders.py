@@ -8,7 +8,7 @@ import pytest
 import pytorch_lightning as pl
 import torch
 from pytorch_lightning.callbacks import ModelCheckpoint
-from torch.utils.data import DataLoader, Dataset, IterableDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler
 
 from lightning_app.cli.trainer import Trainer
 from lightning_app.cli.training import TrainingCLI
@@ -78,6 +78,22 @@ class OwnStateful(Own):
         return Stateful(Jittered(), 4)
 
 
+class OwnDraws(Own):
+    """Its loader has what would go on from one epoch to the next: a generator, that of a sampler, or workers."""
+
+    def __init__(self, what: str, seed: int = 7) -> None:
+        super().__init__()
+        own = torch.Generator().manual_seed(seed)
+        self.options = {
+            "generator": {"shuffle": True, "generator": own},
+            "sampler": {"sampler": RandomSampler(Jittered(), generator=own)},
+            "workers": {"shuffle": True, "num_workers": 1, "persistent_workers": True},
+        }[what]
+
+    def train_dataloader(self) -> DataLoader:
+        return DataLoader(Jittered(), 4, **self.options)
+
+
 class Labelled(Jittered):
     """The four numbers with a label."""
 
@@ -145,6 +161,22 @@ def test_a_resumed_run_sees_the_batches_of_an_unbroken_one(tmp_path, steps, work
     torch.rand(7)
     went_on = seen(tmp_path, Own(workers, streams=streams), str(tmp_path / f"step={steps}.ckpt"))
     assert whole == begun + went_on
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("what", ["generator", "sampler", "workers"])
+def test_what_a_loader_draws_from_its_own_depends_on_the_epoch_alone(tmp_path, what):
+    whole = seen(tmp_path / "whole", OwnDraws(what))
+    assert len({str(batch) for batch in whole}) == 4 * STEPS  # another order in each epoch
+    for steps in (2 * STEPS, 3):
+        begun = seen(tmp_path, OwnDraws(what), max_steps=steps)
+        assert whole == begun + seen(tmp_path, OwnDraws(what), str(tmp_path / f"step={steps}.ckpt"))
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_the_seed_of_a_loader_s_generator_counts(tmp_path):
+    orders = [seen(tmp_path / str(seed), OwnDraws("generator", seed), max_epochs=1) for seed in (7, 8)]
+    assert orders[0] != orders[1]
 
 
 @pytest.mark.filterwarnings("ignore")
