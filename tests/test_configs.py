@@ -215,6 +215,32 @@ def test_another_optimizer_keeps_what_is_not_given(build, tmp_path):
         assert (made.param_groups[0]["lr"], made.param_groups[0]["momentum"]) == expected, config
 
 
+OF_A_USER = """
+import pytorch_lightning as pl
+import torch
+
+class Data(pl.LightningDataModule):
+    def __init__(self, root: str = "mine", val_size: int = 7):
+        super().__init__()
+
+class Nesterov(torch.optim.SGD):
+    def __init__(self, weights, lr: float = 1.0, momentum: float = 0.5, nesterov: bool = True):
+        super().__init__(weights, lr, momentum, nesterov=nesterov)
+"""
+
+
+def test_what_base_yaml_does_not_say_is_each_class_s_own(tmp_path, monkeypatch, capsys):
+    """Not CIFAR10's val_size or SGD's nesterov."""
+    (tmp_path / "of_a_user.py").write_text(OF_A_USER)
+    monkeypatch.syspath_prepend(tmp_path)
+    words = ("--data", "of_a_user.Data", "--model.optimizer", "of_a_user.Nesterov", "--model.net", "CifarResNet")
+    with pytest.raises(SystemExit):
+        run_training(["fit", *words, "--print_config"])
+    found = yaml.safe_load(capsys.readouterr().out)
+    assert found["data"]["init_args"] == {"root": "data", "val_size": 7}
+    assert found["model"]["optimizer"]["init_args"] == {"lr": 0.01, "momentum": 0.9, "nesterov": True}
+
+
 # Kept where they are left out, also by an optimizer of another class: repeated for readers only.
 REPEATED = {("model.optimizer.class_path", "torch.optim.SGD"), ("model.optimizer.init_args.momentum", 0.9)}
 

@@ -146,6 +146,8 @@ class Parser(LightningArgumentParser):
         """
         if self._read is None:
             self._read = super().get_defaults(*args, **options)
+            for file in self.default_config_files or []:
+                _forget_unsaid(self._read, read_yaml(Path(file)))
         return self._read.clone()
 
     @override
@@ -205,6 +207,21 @@ class Parser(LightningArgumentParser):
             of_class = {*inspect.signature(known.__init__).parameters} - {"self", "args", "kwargs"}
             keys |= {f"{place}.{name}" for place in _places_of(known) for name in of_class}
         return sorted(keys)
+
+
+def _forget_unsaid(read: Namespace, said: Mapping[str, Any]) -> None:
+    """Leave of each class's arguments those that a configuration names.
+
+    The others are defaults of that class, which a class of another kind would be given in place of its own.
+    """
+    for key, value in said.items():
+        if not isinstance(value, Mapping) or key not in read:
+            continue
+        if "class_path" not in value:
+            _forget_unsaid(read[key], value)
+            continue
+        for name in vars(read[key].init_args).keys() - value["init_args"].keys():
+            del read[key].init_args[name]
 
 
 def _of_value(message: str, location: str | None, place: str, value: Any, hint: str) -> tuple[str, str] | None:
