@@ -560,6 +560,7 @@ def _quiet() -> None:
         r".*Checkpoint directory .* exists and is not empty.*",
         r".*The number of training batches .* is smaller than the logging interval.*",
         r".*srun.*",
+        r".*your dataloader is not resumable.*",  # `Trainer` fast-forwards it
         r".*callbacks used to create the checkpoint need to be provided.*",  # a measure that is left out keeps nothing
         r"\s*Unable to serialize instance .*",  # a default of a foreign net that no YAML can hold
         r".*recommended to use `self.log\(.*sync_dist=True.*",  # what is logged has been summed over the ranks

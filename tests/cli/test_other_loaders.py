@@ -11,7 +11,7 @@ from pytorch_lightning.callbacks import ModelCheckpoint
 from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler
 
 from lightning_app.cli.trainer import Trainer
-from lightning_app.cli.training import TrainingCLI
+from lightning_app.cli.training import TrainingCLI, _quiet
 from lightning_app.common.errors import UserError
 from lightning_app.modules import ImageClassifier
 from lightning_app.runs.checkpoints import AtomicCheckpointIO
@@ -171,6 +171,13 @@ def test_what_a_loader_draws_from_its_own_depends_on_the_epoch_alone(tmp_path, w
     for steps in (2 * STEPS, 3):
         begun = seen(tmp_path, OwnDraws(what), max_steps=steps)
         assert whole == begun + seen(tmp_path, OwnDraws(what), str(tmp_path / f"step={steps}.ckpt"))
+
+
+def test_that_a_loader_keeps_no_state_is_no_reason_to_warn(tmp_path, recwarn):
+    _quiet()
+    seen(tmp_path, Own(), max_steps=3)
+    seen(tmp_path, Own(), str(tmp_path / "step=3.ckpt"))
+    assert not [each for each in recwarn if "resumable" in str(each.message)]
 
 
 @pytest.mark.filterwarnings("ignore")
