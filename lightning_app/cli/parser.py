@@ -260,6 +260,11 @@ def _of_value(message: str, location: str | None, place: str, value: Any, hint: 
         )
     # A Namespace is of a class that was found, and refuses an argument.
     if place and not isinstance(value, Namespace) and (found := NO_CLASS.search(message)):
+        if isinstance(value, _typehints.NestedArg):
+            return (
+                f"there is no option '{place}.{value.key}'.",
+                f"a function is given by its name alone: --{place} NAME.",
+            )
         got = value
         if isinstance(value, Mapping):
             got = value.get("class_path") if {*value} <= {"class_path", "init_args"} else ", ".join(map(str, value))

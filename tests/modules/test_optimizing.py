@@ -345,7 +345,7 @@ def slow(weights, lr: float = 0.001) -> Optimizer:
 """
 
 
-def test_a_function_makes_an_optimizer_by_its_name_alone(tmp_path, monkeypatch):
+def test_a_function_makes_an_optimizer_by_its_name_alone(tmp_path, monkeypatch, capsys):
     (tmp_path / "of_a_function.py").write_text(OF_A_FUNCTION)
     (tmp_path / "as_class.yaml").write_text("model: {optimizer: {class_path: of_a_function.slow}}")
     (tmp_path / "alone.yaml").write_text("model: {optimizer: of_a_function.slow}")
@@ -355,6 +355,9 @@ def test_a_function_makes_an_optimizer_by_its_name_alone(tmp_path, monkeypatch):
     assert made["optimizer"].param_groups[0]["lr"] == 0.001
     with pytest.raises(UserError, match=r"got the function of_a_function\.slow.*`optimizer: of_a_function\.slow`"):
         built(*words, "as_class.yaml", cwd=tmp_path)
+    with pytest.raises(SystemExit):
+        built(*words, "alone.yaml", "--model.optimizer.lr", "0.5", cwd=tmp_path)
+    assert "there is no option 'model.optimizer.lr'.\n       a function is given by its name" in capsys.readouterr().err
 
 
 def test_a_fault_within_a_closure_is_not_blamed_on_the_optimizer():
