@@ -283,6 +283,7 @@ class ImageClassifier(pl.LightningModule):
         except (TypeError, ValueError, ZeroDivisionError) as error:
             raise UserError(f"model.optimizer or model.scheduler cannot be made as configured: {error}.") from error
         optimizing.refuse_unfit(optimizer, scheduler, len(self.members))
+        optimizing.refuse_mixing(self._make_optimizer, optimizer, len(self.members))
         optimizing.try_schedules(self._make_scheduler, optimizer)
         if scheduler is None:
             return {"optimizer": optimizer}

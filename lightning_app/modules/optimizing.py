@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
-from pytorch_lightning.cli import LRSchedulerCallable
+from pytorch_lightning.cli import LRSchedulerCallable, OptimizerCallable
 from pytorch_lightning.core.optimizer import LightningOptimizer
 from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_, clip_grad_value_
@@ -24,6 +24,7 @@ log = logging.getLogger(__name__)
 
 Clipping = Literal["norm", "value"]
 Interval = Literal["epoch", "step"]
+TRIED = 20  # steps of an optimizer before training
 
 
 def make_schedule(
@@ -92,8 +93,8 @@ def refuse_unfit(optimizer: Optimizer, scheduler: Any, members: int) -> None:
     for option in ("weight_decay", "lambd"):  # ASGD has both
         if found := [group[option] for group in optimizer.param_groups if group.get(option)]:
             raise UserError(
-                f"model.optimizer: expected {option} 0, got {found[0]}: set model.weight_decay instead, which has a centre and "
-                "counts in the cost."
+                f"model.optimizer: expected {option} 0, got {found[0]}: set it to 0, and model.weight_decay instead, which has a "
+                "centre and counts in the cost."
             )
     if isinstance(optimizer, SparseAdam):
         raise UserError("SparseAdam is not supported, as it needs sparse gradients of all weights: use Adam.")
@@ -120,7 +121,52 @@ def _mixes(optimizer: Optimizer, why: str) -> str:
 
 def wants_cost(optimizer: Optimizer) -> bool:
     """May the optimizer use the value that its closure returns? Of torch's own only LBFGS does."""
-    return isinstance(optimizer, LBFGS) or not type(optimizer).__module__.startswith("torch.optim")
+    return isinstance(optimizer, LBFGS) or not _of_torch(optimizer)
+
+
+def _of_torch(optimizer: Optimizer) -> bool:
+    return type(optimizer).__module__.startswith("torch.optim")
+
+
+def refuse_mixing(make: OptimizerCallable, optimizer: Optimizer, members: int) -> None:
+    """Refuse an optimizer of another project whose steps depend on all weights together, as by the norm of all gradients.
+
+    It is tried on some numbers, alone and beside others.
+
+    Raises:
+        UserError: naming the optimizer. Other errors are ignored: they may come from these numbers, and training will show.
+    """
+    if members == 1 or _of_torch(optimizer):
+        return
+    try:
+        alone, beside = _tried(make, 1), _tried(make, 2)
+    except Exception as error:
+        log.debug(f"the optimizer cannot be tried in advance: {error!r}")
+        return
+    if not torch.allclose(alone, beside, rtol=0, atol=0, equal_nan=True):
+        raise UserError(
+            _mixes(optimizer, "computes a number of all weights together (a norm of all gradients, a rate)")
+        )
+
+
+def _tried(make: OptimizerCallable, count: int) -> Tensor:
+    """The first of so many weights after some steps, in which the gradients of the others grow."""
+    weights = [nn.Parameter(torch.arange(1.0, 5.0).view(2, 2) + index) for index in range(count)]
+    optimizer: Any = make(weights)  # torch's types know only closures that return a float
+    with torch.random.fork_rng(devices=[]):
+        for number in range(TRIED):
+
+            def closure(number: int = number) -> Tensor:
+                if weights[0].grad is not None:
+                    raise RuntimeError("it asks for gradients several times, which `step` refuses")
+                for index, weight in enumerate(weights):
+                    weight.grad = weight.detach() * 2.0 ** (index * number)
+                return torch.zeros(())
+
+            torch.default_generator.manual_seed(number)
+            optimizer.zero_grad()
+            optimizer.step(closure)
+    return weights[0].detach()
 
 
 def step(optimizer: LightningOptimizer, gradients: Callable[[], Tensor | None], members: int) -> None:

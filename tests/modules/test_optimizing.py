@@ -264,6 +264,16 @@ class Speedy(torch.optim.Optimizer):
         super().__init__(parameters, {"speed": speed})
 
 
+class OfOneNorm(torch.optim.SGD):
+    """Divides all gradients by the norm of all, as timm's Lamb does where it is large."""
+
+    def step(self, closure):
+        loss = closure()
+        clip_grad_norm_([w for group in self.param_groups for w in group["params"]], 1e-3)
+        super().step()
+        return loss
+
+
 class Idle(torch.optim.SGD):
     def step(self, closure=None):
         return None
@@ -292,6 +302,7 @@ def test_no_gradient_of_an_earlier_step_is_there_before_the_closure_is_called():
             "Sam.step.closure. must call its closure before anything else.*RuntimeError: stack expects",
         ),
         ({"optimizer": partial(Idle, lr=0.1)}, "Idle.step.closure. must call its closure before anything else"),
+        ({"optimizer": partial(OfOneNorm, lr=0.1)}, "OfOneNorm computes a number of all weights.*one net at a time"),
         ({"optimizer": Speedy}, r"Speedy: expected an option `lr`.* got speed\. .*Name the learning rate `lr`"),
         ({"optimizer": Speedy} | WARM_UP, r"Speedy: expected an option `lr`"),
         ({"gradient_clip_val": 0.0}, "gradient_clip_val: expected a number above 0"),
