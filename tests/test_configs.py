@@ -241,6 +241,22 @@ def test_what_base_yaml_does_not_say_is_each_class_s_own(tmp_path, monkeypatch, 
     assert found["model"]["optimizer"]["init_args"] == {"lr": 0.01, "momentum": 0.9, "nesterov": True}
 
 
+def test_the_penalty_is_the_module_s_whatever_the_optimizer(capsys):
+    """AdamW's own default would be refused."""
+    with pytest.raises(SystemExit):
+        run_training(
+            [
+                "fit",
+                "--config",
+                str(ROOT / "configs" / "res20.yaml"),
+                "--model.optimizer",
+                "torch.optim.AdamW",
+                "--print_config",
+            ]
+        )
+    assert yaml.safe_load(capsys.readouterr().out)["model"]["optimizer"]["init_args"]["weight_decay"] == 0
+
+
 # Kept where they are left out, also by an optimizer of another class: repeated for readers only.
 REPEATED = {("model.optimizer.class_path", "torch.optim.SGD"), ("model.optimizer.init_args.momentum", 0.9)}
 

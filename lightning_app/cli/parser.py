@@ -51,6 +51,7 @@ OF_OPTIONS = {  # groups -> one of their options
     "model": "net",
     "data": "class_path",
 }
+KEPT = {"weight_decay"}  # of the default optimizer, which base.yaml does not name
 NUMBERS = ("bool", "float", "int")  # types that a word is more likely a mistake of than a class
 WITHIN_CLASS = re.compile(r"\.(class_path|init_args)\b.*")  # which part of a class's value it was
 OF_SEVERAL = ("help", "NAME")  # the only keys of a group in which any word may stand, as the arms' names
@@ -212,7 +213,8 @@ class Parser(LightningArgumentParser):
 def _forget_unsaid(read: Namespace, said: Mapping[str, Any]) -> None:
     """Leave of each class's arguments those that a configuration names.
 
-    The others are defaults of that class, which a class of another kind would be given in place of its own.
+    The others are defaults of that class, which a class of another kind would be given in place of its own. SGD's weight decay of
+    0 stays, as the penalty is the module's: AdamW would be refused with its own.
     """
     for key, value in said.items():
         if not isinstance(value, Mapping) or key not in read:
@@ -220,7 +222,7 @@ def _forget_unsaid(read: Namespace, said: Mapping[str, Any]) -> None:
         if "class_path" not in value:
             _forget_unsaid(read[key], value)
             continue
-        for name in vars(read[key].init_args).keys() - value["init_args"].keys():
+        for name in vars(read[key].init_args).keys() - value["init_args"].keys() - KEPT:
             del read[key].init_args[name]
 
 
