@@ -31,6 +31,7 @@ OF_ARMS = ("net", "twin_of", "decay_towards")  # options of each
 MEASURING = ("data.init_args.probe_size", "data.init_args.evaluate_train")  # options of the data that train nothing
 # Beginnings of options that say what nets see.
 SEEN = ("data.", "trainer.limit_train_batches", "trainer.overfit_batches")
+APART = "model.share_batches"  # if it is false, a seed has other batches in each arm
 # Options of data sets, of ours and of others', with which a task is harder or easier.
 WHAT_IS_LEARNT = re.compile(
     r"data\.class_path|data\.init_args\.(classes|task|label_noise\w*|hops|letters|modulus|level|separation)"
@@ -173,6 +174,7 @@ def matched(nets_a: Sequence[Net], nets_b: Sequence[Net]) -> Sides:
         known &= not any(run.damage for run in runs)
         anywhere |= _ways_apart(runs)
     data = [key for key in anywhere if key.startswith(SEEN) and key not in MEASURING] if recorded else []
+    data += [APART] * (len({_batches_of(net) for net in every}) > 1)
     if shared and not data and known:
         if left_out := len(every) - 2 * len(shared):
             notes.append(f"Left out: {plural(left_out, 'net')} without a counterpart of the same seed.")
@@ -189,6 +191,11 @@ def matched(nets_a: Sequence[Net], nets_b: Sequence[Net]) -> Sides:
 def _differing_within(nets: Sequence[Net]) -> dict[str, tuple[Any, Any]]:
     """Options in which the nets of one side differ from the first of them."""
     return {key: two for net in _kinds(nets) for key, two in differing(_options(nets[0]), _options(net)).items()}
+
+
+def _batches_of(net: Net) -> str:
+    """The arm whose batches a net gets, a twin those of its original; "" where all arms share them."""
+    return "" if net.run.options.get(APART, True) else net.spec.get("twin_of") or net.arm
 
 
 def _kinds(nets: Iterable[Net]) -> Iterable[Net]:

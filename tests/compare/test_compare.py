@@ -452,6 +452,19 @@ def test_part_of_the_batches_is_other_data_and_all_of_them_is_the_same_however_i
     assert ("options that differ" in said) != paired
 
 
+def test_arms_with_batches_of_their_own_are_not_paired_by_seed_but_with_twins_and_themselves(tmp_path, capsys):
+    """With `share_batches: false`; the two runs have the same nets."""
+    arms = {"good": {"net": {}}, "bad": {"net": {}}, "twin": {"twin_of": "good"}}
+    for name in ("a", "b"):
+        model = {"arms": arms, "share_batches": False}
+        make(tmp_path / name, {"good": GOOD, "bad": BAD, "twin": BAD}, model=model)
+    for other, paired in (("a:bad", False), ("b:bad", False), ("a:twin", True), ("b:good", True)):
+        main(["compare", f"{tmp_path}/a:good", f"{tmp_path}/{other}"])
+        said = capsys.readouterr().out
+        assert ("paired by seed: 0, 1" in said) == paired
+        assert ("because their data differ (model.share_batches)" in said) != paired
+
+
 def test_two_spellings_of_all_batches_on_one_side_do_not_hide_that_the_other_saw_a_part(tmp_path, capsys):
     for name, seeds, batches in (("a", [0, 1, 2, 3, 4], None), ("b", [5, 6, 7, 8, 9], 1.0)):
         make(tmp_path / name, {"net": [GOOD[seed] for seed in seeds]}, seeds, trainer={"limit_train_batches": batches})
