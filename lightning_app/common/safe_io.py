@@ -11,6 +11,7 @@ import json
 import lzma
 import os
 import zipfile
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -50,10 +51,19 @@ def read_xz(file: Path) -> bytes:
 
 
 def read_json(file: Path) -> Any:
-    """Raises as `read_text`, and for text that is not JSON, or nested too deeply."""
+    """Raises as `read_text`, and for text that is not JSON, is nested too deeply, or has a name twice in one object."""
     text = read_text(file)
     with _reported(file, "read as JSON", ValueError, RecursionError):
-        return json.loads(text)
+        return json.loads(text, object_pairs_hook=_each_once)
+
+
+def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Of two values of one name programs take the last, and people may see the first."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        twice = next(name for name, count in Counter(name for name, _ in pairs).items() if count > 1)
+        raise ValueError(f"'{twice}' is there twice")
+    return found
 
 
 def _check_plain(file: Path) -> None:
