@@ -135,6 +135,30 @@ def test_an_encoder_decoder_makes_its_decoders_tokens_of_the_labels():
     assert found.input_lengths == (3, 5, 7, 9)  # through the encoder's two branches and the decoder's MLP or not
 
 
+class Pooled(nn.Module):
+    """The mean of what is not masked, behind activations: of a product with these a path of real numbers would be the mask's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding, self.branch, self.head = nn.Embedding(20, 8), nn.Linear(8, 8), nn.Linear(8, 3)
+
+    def forward(self, tokens: Tensor, pad_mask: Tensor) -> Tensor:
+        x = self.embedding(tokens)
+        x, counts = torch.relu(x + self.branch(x)), pad_mask.to(x.dtype).unsqueeze(-1)
+        return self.head((x * counts).sum(1) / counts.sum(1))
+
+
+@pytest.mark.parametrize("kind", [torch.bool, torch.float64])
+def test_a_mask_is_a_constant_whatever_its_numbers_and_its_place_in_the_batch(kind):
+    net, mask = awake(Pooled()), torch.ones_like(TOKENS).index_fill(1, torch.tensor([0]), 0)
+    expected = path_outputs(net, Inputs([TOKENS, mask]))
+    assert expected.input_lengths == (1, 2)
+    mask = mask.to(kind)
+    for inputs in (Inputs([TOKENS, mask]), Inputs([TOKENS], {"pad_mask": mask}), {"pad_mask": mask, "tokens": TOKENS}):
+        found = path_outputs(net, inputs if isinstance(inputs, Inputs) else Inputs(named=inputs))
+        assert found.input_lengths == expected.input_lengths and found.outputs.equal(expected.outputs)
+
+
 def flat(net: nn.Module, value: Tensor) -> Tensor:
     found = torch.autograd.grad(
         value, list(net.parameters()), allow_unused=True, materialize_grads=True, retain_graph=True

@@ -41,7 +41,7 @@ from torch import Tensor, nn
 
 from lightning_app.common.calls import Inputs, call, takes
 from lightning_app.common.errors import UserError
-from lightning_app.common.isolation import tensors_in
+from lightning_app.common.isolation import tensors_in, unwrapped
 
 LEAVE = "leave EffectiveDepth out of trainer.callbacks (in Python: of `measures`)."
 WRITTEN = (
@@ -247,8 +247,8 @@ def unravel(net: nn.Module, inputs: Tensor | Inputs, parts: Parts) -> Unravelled
     """The output of a net in evaluation mode for inputs (B, ...), with its parts and the gates of the ordinary forward pass.
 
     If there are several inputs, paths start at the first one and at all that have real numbers; other inputs of whole numbers are
-    constants, such as masks, segments and positions. If the first one has whole numbers, these are tokens, and paths start where
-    they are embedded.
+    constants, such as segments and positions, and so is each with ``mask`` in its name in ``forward``. If the first one has whole
+    numbers, these are tokens, and paths start where they are embedded.
 
     Args:
         parts: only their kind is used.
@@ -259,12 +259,13 @@ def unravel(net: nn.Module, inputs: Tensor | Inputs, parts: Parts) -> Unravelled
     several = inputs if isinstance(inputs, Inputs) else Inputs([inputs])
     if not takes(net, "decoder_input_ids"):  # which encoder-decoders make of the labels
         several = several.without_labels()
-    first = several.tensors[0]
+    masks = _masks(net, several)
+    first = next((each for each in several.tensors if id(each) not in masks), several.tensors[0])
 
     def with_parts(x: Tensor) -> Tensor:
-        if x.is_floating_point():
-            return unravelled(x, parts.started(x))
-        return _whole(x, parts) if x is first else x
+        if x is not first and (id(x) in masks or not x.is_floating_point()):
+            return x
+        return unravelled(x, parts.started(x)) if x.is_floating_point() else _whole(x, parts)
 
     out = call(net, several.each(with_parts))
     if not isinstance(out, Unravelled):
@@ -272,6 +273,12 @@ def unravel(net: nn.Module, inputs: Tensor | Inputs, parts: Parts) -> Unravelled
     if out.why:
         raise NoPaths(out.why)
     return out
+
+
+def _masks(net: nn.Module, inputs: Inputs) -> set[int]:
+    """By id, the tensors that ``forward`` calls some mask."""
+    in_place = zip(inspect.signature(unwrapped(net).forward).parameters, inputs.placed)
+    return {id(each) for name, each in (*in_place, *inputs.named.items()) if "mask" in name}
 
 
 def unravelled(total: Tensor, parts: Parts, last: Last = Last.LINEAR, why: str | None = None) -> Unravelled:
