@@ -27,6 +27,7 @@ gradients, and each checks the other.
 """
 
 import inspect
+import re
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -278,7 +279,7 @@ def unravel(net: nn.Module, inputs: Tensor | Inputs, parts: Parts) -> Unravelled
 def _masks(net: nn.Module, inputs: Inputs) -> set[int]:
     """By id, the tensors that ``forward`` calls some mask."""
     in_place = zip(inspect.signature(unwrapped(net).forward).parameters, inputs.placed)
-    return {id(each) for name, each in (*in_place, *inputs.named.items()) if "mask" in name}
+    return {id(each) for name, each in (*in_place, *inputs.named.items()) if re.search("mask(?!ed)", name)}
 
 
 def unravelled(total: Tensor, parts: Parts, last: Last = Last.LINEAR, why: str | None = None) -> Unravelled:
