@@ -27,8 +27,8 @@ gradients, and each checks the other.
 """
 
 import inspect
-import re
 import math
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
