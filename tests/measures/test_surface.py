@@ -132,6 +132,13 @@ def test_a_parametrized_weight_moves_as_the_weight_that_it_is():
     torch.testing.assert_close(one.risk, other.risk, rtol=1e-10, atol=0)
 
 
+def test_a_loss_that_is_nan_is_not_said_to_never_fall():
+    net = nn.Linear(1, 1, bias=False)
+    nn.init.constant_(net.weight, torch.nan)
+    found = loss_surface(net, [(torch.ones(1, 1), torch.ones(1, 1))], nn.MSELoss(), RADII, rays=2)["written"]
+    assert found.rise.isnan().all() and found.monotone == 0
+
+
 class Noisy(nn.Module):
     def __init__(self) -> None:
         super().__init__()

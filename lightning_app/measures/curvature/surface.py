@@ -55,7 +55,7 @@ class Surface:
     radii: Tensor  # (R,) float64, r > 0, ascending
     centre: float  # the mean loss at the weights
     risk: Tensor  # (K, R) float64, the mean loss; ray k has the angle 2 pi k / K in the plane
-    monotone: float  # share of rays on which it never falls on the way out
+    monotone: float  # share of rays on which it never falls on the way out, nor is NaN
 
     @property
     def rise(self) -> Tensor:
@@ -122,12 +122,12 @@ def loss_surface(
         ]
         risk = torch.tensor(risks, dtype=torch.float64)
         outwards = torch.cat([torch.full((rays, 1), centre, dtype=torch.float64), risk], 1)
-        falls = (outwards[:, 1:] < outwards[:, :-1]).any(1)
+        rises = (outwards[:, 1:] >= outwards[:, :-1]).all(1)
         found[size] = Surface(
             radii=torch.tensor(radii, dtype=torch.float64),
             centre=centre,
             risk=risk,
-            monotone=float((~falls).double().mean()),
+            monotone=float(rises.double().mean()),
         )
     return found
 
