@@ -132,6 +132,24 @@ def test_a_parametrized_weight_moves_as_the_weight_that_it_is():
     torch.testing.assert_close(one.risk, other.risk, rtol=1e-10, atol=0)
 
 
+class Doubling(nn.Linear):
+    """Works in place on what it is given."""
+
+    def forward(self, x):
+        return super().forward(x.mul_(2))
+
+
+def test_a_net_that_works_in_place_leaves_the_samples_as_they_are():
+    torch.manual_seed(0)
+    net, images, labels = Doubling(4, 3), torch.randn(6, 4), torch.arange(6) % 3
+    before = images.clone()
+    found = loss_surface(net, [(images, labels)], radii=RADII, rays=2)["written"]
+    plain = nn.Linear(4, 3)
+    plain.load_state_dict(net.state_dict())
+    expected = loss_surface(plain, [(2 * before, labels)], radii=RADII, rays=2)["written"]
+    assert torch.equal(images, before) and torch.equal(found.risk, expected.risk)
+
+
 def test_a_loss_that_is_nan_is_not_said_to_never_fall():
     net = nn.Linear(1, 1, bias=False)
     nn.init.constant_(net.weight, torch.nan)

@@ -14,7 +14,7 @@ With a skip that norm is ambiguous: the identity is part of what the layer compu
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -162,8 +162,12 @@ def _moved(layers: Sequence[Layer], plane: Sequence[Sequence[Tensor]], steps: Se
 def _risk(net: nn.Module, weights: dict[str, Tensor], pieces: Sequence[Batch], loss: Loss) -> float:
     """The mean over all terms that count."""
     total, terms = 0.0, 0
+
+    def moved(*placed: Any, **named: Any) -> Any:
+        return call_with(net, weights, placed, named)
+
     for inputs, labels in pieces:
         if count := counted(labels, loss):
-            total += count * float(scalar_loss(loss(outputs_of(call_with(net, weights, (inputs,))), labels)))
+            total += count * float(scalar_loss(loss(outputs_of(call(moved, inputs)), labels)))
             terms += count
     return total / terms
