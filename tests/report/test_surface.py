@@ -17,16 +17,22 @@ from tests.report.conftest import bare_run, of_member, rows
 RADII = np.array([0.1, 0.5, 1.0])
 
 
-def measure(run: RunFolder, rises: dict[str, tuple[float, float]], rays: int = 4, epochs: tuple[int, ...] = (0, 6)):
+def measure(
+    run: RunFolder,
+    rises: dict[str, tuple[float, float]],
+    rays: int = 4,
+    epochs: tuple[int, ...] = (0, 6),
+    radii: np.ndarray = RADII,
+):
     """The run with surfaces: the loss rises like r, by these factors in the two readings; twice as fast at the end."""
     for epoch in epochs:
         arrays = {}
         for member, factors in rises.items():
             for family, factor in zip(surface.READINGS, factors):
-                rise = (1 + (epoch == max(epochs))) * factor * RADII
-                numbers = {f"rise_{r:g}": value for r, value in zip(RADII, rise)} | {"centre": 0.5, "monotone": 1.0}
+                rise = (1 + (epoch == max(epochs))) * factor * radii
+                numbers = {f"rise_{r:g}": value for r, value in zip(radii, rise)} | {"centre": 0.5, "monotone": 1.0}
                 run.append(rows(member, epoch, {f"{family}/{key}": number for key, number in numbers.items()}))
-                plane = {f"{family}/radii": RADII, f"{family}/risk": np.tile(0.5 + rise, (rays, 1))}
+                plane = {f"{family}/radii": radii, f"{family}/risk": np.tile(0.5 + rise, (rays, 1))}
                 arrays |= of_member(member, plane)
         run.save_arrays(epoch, surface.FAMILY, arrays)
     return run
@@ -69,6 +75,12 @@ def test_a_loss_that_is_not_finite_leaves_a_gap_and_the_rest_is_drawn(tmp_path):
     run = measure(bare_run(tmp_path / "quick"), {"plain": (np.inf, np.inf), "residual": (1.0, 2.0)})
     titles, rises, _ = shown(run)
     assert len(titles) == 5 and {row["value"] for row in rises if row["net"] == "plain"} == {"inf"}
+
+
+def test_distances_of_before_a_resume_are_not_shown_as_nan(tmp_path):
+    run = measure(bare_run(tmp_path / "quick"), {"plain": (3.0, 3.0)}, epochs=(0, 3))
+    _, rises, _ = shown(measure(run, {"plain": (3.0, 3.0)}, epochs=(6,), radii=np.array([0.2, 0.5])))
+    assert [row["r"] for row in rises] == ["0.2", "0.5"]
 
 
 def test_without_a_surface_there_is_no_section(tmp_path):

@@ -82,7 +82,8 @@ def _rise(net: PageNet, reading: str) -> pd.Series:
     """By distance, ascending."""
     names = {name: match[1] for name in net.names if (match := re.fullmatch(rf"{reading}/rise_(.+)", name))}
     values = {float(r): net.at(name, _last(net)) for name, r in names.items()}
-    return pd.Series(values, dtype=float).sort_index()
+    there = {r: value for r, value in values.items() if value is not None}  # a resume may have other distances
+    return pd.Series(there, dtype=float).sort_index()
 
 
 def _plane(net: PageNet, reading: str) -> _Plane | None:
