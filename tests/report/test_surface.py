@@ -83,6 +83,14 @@ def test_distances_of_before_a_resume_are_not_shown_as_nan(tmp_path):
     assert [row["r"] for row in rises] == ["0.2", "0.5"]
 
 
+def test_it_is_said_when_nets_were_measured_last_after_different_epochs(tmp_path):
+    run = measure(bare_run(tmp_path / "quick"), {"plain": (3.0, 3.0), "residual": (1.0, 2.0)}, epochs=(3,))
+    same = surface.section(gather([run])).blocks[0].caption
+    assert "after the last measured epoch. At r" in same
+    differing = surface.section(gather([measure(run, {"plain": (3.0, 3.0)}, epochs=(6,))])).blocks[0].caption
+    assert "after the last measured epoch of each net (3 and 6). At r" in differing
+
+
 def test_without_a_surface_there_is_no_section(tmp_path):
     assert surface.section(gather([bare_run(tmp_path / "quick")])) is None
 

@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 
 from lightning_app.plots import drawing
 from lightning_app.report.blocks import Figure, Panel, Rows, Section, csv_text
-from lightning_app.report.figures import curve_panel, group_legend
+from lightning_app.report.figures import curve_panel, group_legend, of_each
 from lightning_app.report.page_data import PageData, PageNet, loss_of
 from lightning_app.report.panels import panel
 
@@ -24,8 +24,8 @@ WHAT = (
 FAMILY = "surface"
 READINGS = {FAMILY: "as written", f"{FAMILY}_transferred": "identity counted"}  # beginning of the keys -> words
 RISES = (
-    "Rise: the loss at distance r, mean over all angles a, less the loss at W; after the last epoch at which it was measured. At "
-    "r = 1 the directions are as large as the weights."
+    "Rise: the loss at distance r, mean over all angles a, less the loss at W; after the last measured epoch{}. At r = 1 the "
+    "directions are as large as the weights."
 )
 PLANES = (
     "The same plane around one net of each arm. Lines: where the loss has risen by as much as they say, the same lines in all "
@@ -69,7 +69,8 @@ def section(page: PageData) -> Section | None:
         for r, value in line.items()
     ]
     data = csv_text(("net", "reading", "r", "value"), rows)
-    figures = [Figure("surface-rises", RISES, panels, group_legend(page), data), *_figure_of_planes(page, planes)]
+    caption = RISES.format(of_each(epoch for net in page.nets if (epoch := _last(net)) is not None))
+    figures = [Figure("surface-rises", caption, panels, group_legend(page), data), *_figure_of_planes(page, planes)]
     return Section("surface", TITLE, WHAT, figures, families=[*READINGS])
 
 
