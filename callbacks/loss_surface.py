@@ -1,5 +1,6 @@
 """The loss around the weights: rays in a random plane, as in the pictures of Li et al. (2018)."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -80,7 +81,7 @@ class LossSurface(Measure):
         **clock: Any,
     ) -> None:
         super().__init__(every_n_epochs, **clock)
-        if not radii or [*radii] != sorted({*radii}) or min(radii) <= 0:
+        if not radii or [*radii] != sorted({*radii}) or not all(0 < r < math.inf for r in radii):
             raise UserError(f"radii of LossSurface must be one or more ascending numbers above 0, got {list(radii)}.")
         self.samples = at_least(1, "LossSurface", samples=samples)
         self.radii = tuple(radii)

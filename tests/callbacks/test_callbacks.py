@@ -122,6 +122,7 @@ def test_an_epoch_without_evaluation_does_not_repeat_the_last_ones_numbers(tmp_p
         (callbacks.InterlayerCushion, {"samples": 0}, "samples of InterlayerCushion must be at least 1"),
         (callbacks.LossSurface, {"rays": 0}, "rays of LossSurface must be at least 1, got 0"),
         (callbacks.LossSurface, {"radii": [0.2, 0.1]}, r"ascending numbers above 0, got \[0.2, 0.1\]"),
+        (callbacks.LossSurface, {"radii": [1, float("inf")]}, r"ascending numbers above 0, got \[1, inf\]"),
         (callbacks.LossSurface, {"radii": [0, 1]}, r"ascending numbers above 0, got \[0, 1\]"),
         (callbacks.NoiseStability, {"samples": 0}, "samples of NoiseStability must be at least 1, got 0"),
         (callbacks.NoiseStability, {"draws": 0}, "draws of NoiseStability must be at least 1, got 0"),

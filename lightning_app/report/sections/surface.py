@@ -29,7 +29,7 @@ RISES = (
 )
 PLANES = (
     "The same plane around one net of each arm. Lines: where the loss has risen by as much as they say, the same lines in all "
-    "panels. The closer they lie, the less flat is the loss."
+    "panels. The closer they lie, the less flat is the loss; without any it rises by less than 1/200 of the largest rise."
 )
 LEVELS = np.outer(10.0 ** np.arange(-9, 9), (1, 2, 5)).ravel()  # of the rise
 SHARE = 200  # lines are drawn down to such a part of the largest rise
