@@ -45,7 +45,7 @@ class Trainer(pl.Trainer):
         if kwargs.get("strategy") == SeedSharding.strategy_name:  # each process trains its nets on all samples
             kwargs["use_distributed_sampler"] = False
         super().__init__(*args, **kwargs)
-        self._first_seeds: dict[torch.Generator, int] = {}  # of generators of loaders
+        self._chosen_seeds: dict[int, int] = {}  # of loaders' generators: seeds that are set here -> the user's
         if not self._supports(self.strategy):
             asked = kwargs.get("strategy")
             name = asked if isinstance(asked, str) and asked != "auto" else type(self.strategy).__name__
@@ -107,10 +107,11 @@ class Trainer(pl.Trainer):
         loop = self.fit_loop.epoch_loop
         done = 0 if loop.batch_progress.is_last_batch else loop.batch_progress.current.ready  # of a resumed epoch
         loaders = batches.combined_loader.flattened
+        without_state = [loader for loader in loaders if not hasattr(loader, "load_state_dict")]
         # A loader that keeps its state is in the middle of its epoch already: iterated over again, it would begin anew.
-        goes_on = done and any(hasattr(loader, "load_state_dict") for loader in loaders)
-        for loader in () if goes_on else loaders:
-            self._begin_anew(loader, seed)
+        goes_on = done and len(without_state) < len(loaders)
+        for loader in () if goes_on else without_state:
+            self._begin_anew(loader)
         lightning_begins = self.current_epoch > 0 and not self.fit_loop.is_resuming and not loop.restarting
         if not lightning_begins and not goes_on:
             iter(batches)
@@ -123,11 +124,16 @@ class Trainer(pl.Trainer):
             # saved among them (after its evaluation) or not (in the last hook of that).
             loop._batches_that_stepped = loop.batch_progress.total.completed - loop._should_check_val_fx(batches)
 
-    def _begin_anew(self, loader: Any, seed: int) -> None:
-        """Generators of its own, and workers that are kept, would go on from the epoch before, which a resume has not seen."""
+    def _begin_anew(self, loader: Any) -> None:
+        """Generators of its own, and workers that are kept, would go on from the epoch before, which a resume has not seen.
+
+        Generators are seeded alike in all processes, each of which may take its part of an order that all draw.
+        """
         for own in generators_of(loader) - {torch.default_generator}:
-            first = self._first_seeds.setdefault(own, own.initial_seed())  # which the user may have chosen
-            own.manual_seed(hash((first, seed)) % 2**63)
+            seed = own.initial_seed()
+            chosen = self._chosen_seeds.get(seed, seed)  # the user may also choose one in each epoch
+            own.manual_seed(hash((chosen, self.current_epoch)) % 2**63)
+            self._chosen_seeds[own.initial_seed()] = chosen
         if getattr(loader, "persistent_workers", False):
             loader._iterator = None
 

@@ -78,6 +78,26 @@ class OwnStateful(Own):
         return Stateful(Jittered(), 4)
 
 
+class OwnStatefulDraws(Own):
+    """Its loader keeps the state of its generator, too."""
+
+    def train_dataloader(self) -> DataLoader:
+        return StatefulDraws(Jittered(), 4, shuffle=True, generator=torch.Generator().manual_seed(7))
+
+
+class StatefulDraws(Stateful):
+    def __iter__(self):
+        self.began = self.generator.get_state()
+        return super().__iter__()
+
+    def state_dict(self) -> dict:
+        return {"began": self.began, "ended": self.generator.get_state()} | super().state_dict()
+
+    def load_state_dict(self, state: dict) -> None:
+        super().load_state_dict(state)
+        self.generator.set_state(state["began" if self.first else "ended"])
+
+
 class OwnDraws(Own):
     """Its loader has what would go on from one epoch to the next: a generator, that of a sampler, or workers."""
 
@@ -193,6 +213,42 @@ def test_a_loader_that_keeps_its_state_goes_on_from_it(tmp_path, steps):
     batches = begun + seen(tmp_path, OwnStateful(), str(tmp_path / f"step={steps}.ckpt"))
     order = torch.arange(4.0 * STEPS).view(STEPS, 4).tolist()
     assert [[sample[0] for sample in batch] for batch in batches] == order * 4
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("steps", [2 * STEPS, 2 * STEPS + 3, 3])
+def test_a_generator_is_left_to_a_loader_that_keeps_its_state(tmp_path, steps):
+    def orders(folder, **options):
+        return [[sample[0] for sample in batch] for batch in seen(folder, OwnStatefulDraws(), **options)]
+
+    begun = orders(tmp_path, max_steps=steps)
+    went_on = orders(tmp_path, ckpt_path=str(tmp_path / f"step={steps}.ckpt"))
+    assert begun + went_on == orders(tmp_path / "whole")
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_seed_that_is_given_for_each_epoch_counts_in_it(tmp_path):
+    class Seeded(OwnDraws):
+        def train_dataloader(self) -> DataLoader:
+            self.options["generator"].manual_seed(self.trainer.current_epoch)
+            return super().train_dataloader()
+
+    def batches(folder, **options):
+        return seen(folder, Seeded("generator"), reload_dataloaders_every_n_epochs=1, **options)
+
+    begun = batches(tmp_path, max_steps=2 * STEPS)
+    went_on = batches(tmp_path, ckpt_path=str(tmp_path / f"step={2 * STEPS}.ckpt"))
+    assert begun + went_on == batches(tmp_path / "whole")
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_processes_that_share_out_what_a_sampler_chooses_draw_the_same_order(tmp_path, monkeypatch):
+    orders = []
+    for rank in (0, 1):
+        monkeypatch.setattr(Trainer, "global_rank", rank)
+        batches = seen(tmp_path / str(rank), OwnDraws("sampler"), max_epochs=2)
+        orders.append([sample[0] for batch in batches for sample in batch])
+    assert orders[0] == orders[1]
 
 
 @pytest.mark.filterwarnings("ignore")
