@@ -6,6 +6,7 @@ import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -139,7 +140,7 @@ def refuse_mixing(make: OptimizerCallable, optimizer: Optimizer, members: int) -
     if members == 1 or _of_torch(optimizer):
         return
     try:
-        alone, beside = _tried(make, 1), _tried(make, 2)
+        alone, beside = (_tried(_with_copies(make), count) for count in (1, 2))
     except Exception as error:
         log.debug(f"the optimizer cannot be tried in advance: {error!r}")
         return
@@ -147,6 +148,11 @@ def refuse_mixing(make: OptimizerCallable, optimizer: Optimizer, members: int) -
         raise UserError(
             _mixes(optimizer, "computes a number of all weights together (a norm of all gradients, a rate)")
         )
+
+
+def _with_copies(make: OptimizerCallable) -> OptimizerCallable:
+    """It gives each optimizer the same objects, such as a generator or a counter, which are for training."""
+    return partial(make.func, *make.args, **copy.deepcopy(make.keywords)) if isinstance(make, partial) else make
 
 
 def _tried(make: OptimizerCallable, count: int) -> Tensor:

@@ -336,6 +336,22 @@ def test_a_schedule_of_no_length_is_said_before_training(options):
         classifier(**options).configure_optimizers()
 
 
+def test_to_try_an_optimizer_uses_up_nothing_of_its_arguments():
+    class Noisy(torch.optim.SGD):
+        def __init__(self, parameters, lr, generator, seen):
+            super().__init__(parameters, lr)
+            self.generator, self.seen = generator, seen
+
+        def step(self, closure):
+            self.seen.append(torch.rand((), generator=self.generator))
+            return super().step(closure)
+
+    generator, seen = torch.Generator().manual_seed(3), []
+    before = generator.get_state()
+    classifier(optimizer=partial(Noisy, lr=0.1, generator=generator, seen=seen)).configure_optimizers()
+    assert generator.get_state().equal(before) and not seen
+
+
 def test_to_try_a_schedule_changes_nothing():
     made = classifier(**WARM_UP).configure_optimizers()
     optimizer, scheduler = made["optimizer"], made["lr_scheduler"]["scheduler"]
