@@ -27,12 +27,12 @@ RISES = (
     "Rise: the loss at distance r, mean over all angles a, less the loss at W; after the last measured epoch{}. At r = 1 the "
     "directions are as large as the weights."
 )
+SHARE = 200  # lines are drawn down to such a part of the largest rise
 PLANES = (
     "The same plane around one net of each arm. Lines: where the loss has risen by as much as they say, the same lines in all "
-    "panels. The closer they lie, the less flat is the loss; without any it rises by less than 1/200 of the largest rise."
+    f"panels. The closer they lie, the less flat is the loss; without any it rises by less than 1/{SHARE} of the largest rise."
 )
 LEVELS = np.outer(10.0 ** np.arange(-9, 9), (1, 2, 5)).ravel()  # of the rise
-SHARE = 200  # lines are drawn down to such a part of the largest rise
 LEAST = 3  # rays that make a plane
 
 
