@@ -176,6 +176,7 @@ class SaveCheckpoint(Checkpoint):
         self.keep_every_n_epochs = at_least(0, "save_checkpoint", keep_every_n_epochs=keep_every_n_epochs)
         self.folder: Path | None = None  # set by whoever knows the run folder
         self._saved: int | None = None  # optimizer steps of last.ckpt
+        self._trained = False  # a batch, since this process began or resumed
         self._patience: list[int] = []  # as configured, of each `EarlyStopping`
 
     @override
@@ -184,6 +185,7 @@ class SaveCheckpoint(Checkpoint):
 
     @override
     def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self._trained = False
         for early, patience in zip(trainer.early_stopping_callbacks, self._patience):
             exhausted = early.stopping_reason is EarlyStoppingReason.PATIENCE_EXHAUSTED
             if patience != early.patience and exhausted and early.wait_count < patience:
@@ -202,6 +204,7 @@ class SaveCheckpoint(Checkpoint):
     @override
     def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *_: Any) -> None:
         """Not before an evaluation, which a resume would leave out: it is saved after that, or at the end."""
+        self._trained = True
         if self._is_due(trainer) and not is_last(trainer) and not _evaluates(trainer):
             self._save(trainer, LAST)
 
@@ -225,10 +228,14 @@ class SaveCheckpoint(Checkpoint):
 
     @override
     def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
-        """Save between two batches of an epoch. Elsewhere last.ckpt stands: resuming it repeats the epoch bit for bit."""
+        """Save between two batches of an epoch. Elsewhere last.ckpt stands: resuming it repeats the epoch bit for bit.
+
+        It also stands until a resume has trained its first batch: before that the loops may know how far the epoch had come, and
+        optimizer and loader not yet.
+        """
         progress = trainer.fit_loop.epoch_loop.batch_progress
-        between = trainer.training and progress.current.ready == progress.current.completed and not is_last(trainer)
-        if isinstance(exception, SystemExit) and stopping.received and between and progress.current.completed:
+        within = self._trained and 0 < progress.current.completed == progress.current.ready and not is_last(trainer)
+        if isinstance(exception, SystemExit) and stopping.received and trainer.training and within:
             self._save(trainer, LAST)
 
     def _is_due(self, trainer: pl.Trainer) -> bool:

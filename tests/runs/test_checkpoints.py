@@ -23,7 +23,8 @@ from callbacks import (
 )
 from lightning_app.cli.trainer import Trainer
 from lightning_app.common.errors import DivergedError, UserError
-from lightning_app.common.signals import Stopped, Stopping
+from lightning_app.common.signals import Stopped, Stopping, stopping
+from lightning_app.datamodules import ResidentData
 from lightning_app.modules import Arm
 from lightning_app.networks import CifarResNet, SimplifiedNet
 from lightning_app.runs import Row, RunFolder
@@ -124,6 +125,42 @@ def test_a_run_that_dies_at_any_moment_ends_where_an_unbroken_one_does(tmp_path,
     with pytest.raises(KeyError):
         train(run, {"every_n_steps": every}, Dies(hook, step))
     train(run, {"every_n_steps": every})
+    assert_same(unbroken, run)
+
+
+@pytest.mark.parametrize(
+    ("owner", "method"),
+    [
+        (torch.optim.Optimizer, "load_state_dict"),
+        (ResidentData, "train_dataloader"),
+        (SaveCheckpoint, "on_train_start"),
+    ],
+)
+def test_a_signal_while_a_resume_begins_leaves_the_checkpoint_as_it_is(tmp_path, unbroken, monkeypatch, owner, method):
+    """Lightning's loops know by then that they are in the middle of an epoch, and optimizer and loader need not."""
+    run, last = tmp_path / "run", tmp_path / "run" / "checkpoints" / LAST
+
+    class Signalled(pl.Callback):
+        def on_train_batch_end(self, trainer, *_):
+            if trainer.global_step == STEPS + 2:
+                stopping.received = signal.SIGTERM
+
+    def stop(*_, **__):
+        stopping.received = signal.SIGTERM
+        raise Stopped(signal.SIGTERM)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(stopping, "received", None)
+        with pytest.raises(SystemExit):
+            train(run, None, Signalled())
+        before = last.read_bytes()
+        assert torch.load(last, weights_only=True)["global_step"] == STEPS + 2
+        patched.setattr(stopping, "received", None)
+        patched.setattr(owner, method, stop)
+        with pytest.raises(Stopped):
+            train(run)
+    assert last.read_bytes() == before
+    train(run)
     assert_same(unbroken, run)
 
 
