@@ -102,6 +102,13 @@ def test_signed_ranks_by_trying_every_sign():
     assert paired(d, np.zeros(7)).wilcoxon_p == pytest.approx(by_hand)
 
 
+@pytest.mark.parametrize(
+    "d", [[3, 3, -1], [2, 0], [1, 1, 0, -1, 2, 2], [0, 0, 1, 2, -3, 4], [1, -1] * 4, [5] * 14, [0] + [2] * 13]
+)
+def test_equal_and_zero_differences_have_scipy_s_p_to_the_bit(d):
+    assert paired(d, np.zeros(len(d))).wilcoxon_p == stats.wilcoxon(np.array(d, dtype=float)).pvalue
+
+
 def test_one_pair_has_a_difference_and_nothing_else():
     found = paired([3.0], [1.0])
     assert (found.mean, found.count) == (2.0, 1)
