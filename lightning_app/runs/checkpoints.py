@@ -182,10 +182,10 @@ class SaveCheckpoint(Checkpoint):
     @override
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         self._patience = [early.patience for early in trainer.early_stopping_callbacks]
+        self._trained = False
 
     @override
     def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        self._trained = False
         for early, patience in zip(trainer.early_stopping_callbacks, self._patience):
             exhausted = early.stopping_reason is EarlyStoppingReason.PATIENCE_EXHAUSTED
             if patience != early.patience and exhausted and early.wait_count < patience:
@@ -230,8 +230,8 @@ class SaveCheckpoint(Checkpoint):
     def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
         """Save between two batches of an epoch. Elsewhere last.ckpt stands: resuming it repeats the epoch bit for bit.
 
-        It also stands until a resume has trained its first batch: before that the loops may know how far the epoch had come, and
-        optimizer and loader not yet.
+        It also stands until a resume has trained its first batch: before that the loops may know how far the epoch had come while
+        optimizer and loader do not, or the loader may be a batch ahead.
         """
         progress = trainer.fit_loop.epoch_loop.batch_progress
         within = self._trained and 0 < progress.current.completed == progress.current.ready and not is_last(trainer)

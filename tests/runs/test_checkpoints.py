@@ -11,6 +11,7 @@ import pytest
 import pytorch_lightning as pl
 import torch
 from pytorch_lightning.callbacks import EarlyStopping, LearningRateMonitor
+from pytorch_lightning.loops.progress import _BatchProgress
 
 from callbacks import (
     BnLambda,
@@ -134,10 +135,11 @@ def test_a_run_that_dies_at_any_moment_ends_where_an_unbroken_one_does(tmp_path,
         (torch.optim.Optimizer, "load_state_dict"),
         (ResidentData, "train_dataloader"),
         (SaveCheckpoint, "on_train_start"),
+        (_BatchProgress, "increment_ready"),
     ],
 )
 def test_a_signal_while_a_resume_begins_leaves_the_checkpoint_as_it_is(tmp_path, unbroken, monkeypatch, owner, method):
-    """Lightning's loops know by then that they are in the middle of an epoch, and optimizer and loader need not."""
+    """Lightning's loops know by then that they are within an epoch; optimizer and loader do not, or it is a batch ahead."""
     run, last = tmp_path / "run", tmp_path / "run" / "checkpoints" / LAST
 
     class Signalled(pl.Callback):
