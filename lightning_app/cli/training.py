@@ -340,21 +340,28 @@ class TrainingCLI(LightningCLI):
         if "verbose" in kwargs:
             kwargs["verbose"] = False  # Lightning's table rounds to float32: see `after_validate`
         asked, run = kwargs.get("ckpt_path"), self._get(self.config_init, "run")
-        if asked == "last" and subcommand == "fit":  # the folder is chosen: not another one now
-            last = self.folder.checkpoints / LAST
-            kwargs["ckpt_path"] = str(last) if last.exists() else None
+        if asked == "last" and subcommand == "fit":
+            kwargs["ckpt_path"] = self._last_of_folder()
         else:
             kwargs["ckpt_path"] = run.checkpoint(asked)
-        if asked == "last" and kwargs["ckpt_path"] is None:
-            if subcommand != "fit":
+            if asked == "last" and kwargs["ckpt_path"] is None:
                 raise UserError(
                     f"--ckpt_path last: expected a run with a checkpoint, found none at {run.parent / run.name}. Train it with "
                     "`fit` first, or name a file."
                 )
-            print("--ckpt_path last: no checkpoint yet, starting from the beginning.")
         if asked is None and subcommand in ("validate", "test") and ranks.rank == 0:
             print("no --ckpt_path: the nets have their initial weights, they are not trained.")
         return kwargs
+
+    def _last_of_folder(self) -> str | None:
+        """Checkpoint from which the run of the chosen folder goes on. Before its first one: the one it began from, if any."""
+        if (last := self.folder.checkpoints / LAST).exists():
+            return str(last)
+        # Earlier ones, too: a resume may have been killed as early.
+        configs = (self.folder.config(), *reversed(self.folder.earlier_configs()))
+        began = next((path for one in configs if (path := one.get("ckpt_path")) not in ("last", str(last))), None)
+        print(f"--ckpt_path last: no checkpoint yet, starting from {began or 'the beginning'}.")
+        return began
 
     @override
     def _run_subcommand(self, subcommand: str) -> None:

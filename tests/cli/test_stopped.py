@@ -222,6 +222,26 @@ def test_a_run_killed_before_its_first_checkpoint_begins_again_in_its_folder_and
         assert {folder.name for folder in (cwd / RUN).parent.iterdir()} == names
 
 
+def test_a_run_from_another_ones_checkpoint_killed_before_its_first_begins_there_again(tmp_path):
+    first = str(tmp_path / RUN / "checkpoints" / "last.ckpt")
+    begin = (*LONG, *FEW, "--run.name", "second", "--ckpt_path")
+    assert command(*TINY, *LONG, *FEW, "--trainer.max_epochs", "1", cwd=tmp_path).returncode == 0
+    whole = command(*TINY, *begin, first, "--run.root", "whole", cwd=tmp_path)
+    assert whole.returncode == 0, whole.stderr
+    killed = (tmp_path / RUN).with_name("second")
+    for path in (first, "last"):  # and its resume, as early
+        process = started(tmp_path, *begin, path, **{WAIT_AT: str(STEPS_AN_EPOCH + 1)})
+        until_it_waits(process, tmp_path)
+        process.kill()
+        process.communicate()
+        assert (killed / "config.yaml").exists() and not (killed / "checkpoints" / "last.ckpt").exists()
+        (tmp_path / "here").unlink()
+    resumed = command(*TINY, *begin, "last", cwd=tmp_path)
+    assert resumed.returncode == 0, resumed.stderr
+    assert f"no checkpoint yet, starting from {first}." in resumed.stdout
+    assert_same_run(tmp_path / "whole" / killed.parent.name / "second", killed)
+
+
 def test_a_folder_in_use_is_refused_a_restarted_job_goes_on_and_a_finished_run_stays_as_it_is(tmp_path):
     assert command(*TINY, *FEW, "--trainer.max_epochs", "1", cwd=tmp_path).returncode == 0
     with take(tmp_path / RUN):
