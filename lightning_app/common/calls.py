@@ -205,8 +205,14 @@ def behind_loss(outputs: Tensor) -> Tensor:
 
 
 def takes(net: nn.Module, name: str) -> bool:
-    """Whether its ``forward`` has an argument of this name, such as ``labels`` in nets of transformers that return a loss."""
-    return name in inspect.signature(unwrapped(net).forward).parameters
+    """Whether its ``forward`` has an argument of this name, such as ``labels`` in nets of transformers that return a loss.
+
+    Where it is ``forward(*args, **kwargs)`` of a PEFT model, which hands them all on, the net within counts.
+    """
+    outer: Any = unwrapped(net)
+    taken = inspect.signature(outer.forward).parameters
+    of_any_name = all(each.kind in (each.VAR_POSITIONAL, each.VAR_KEYWORD) for each in taken.values())
+    return takes(outer.get_base_model(), name) if of_any_name and hasattr(outer, "get_base_model") else name in taken
 
 
 def pair_of(batch: Any, net: nn.Module, with_labels: bool = False, advice: str = PAIRS) -> tuple[Any, Tensor]:

@@ -61,7 +61,8 @@ def survey(net: nn.Module, sample: Tensor | Inputs) -> tuple[Surveyed, ...]:
     for module in sorted(holders, key=lambda module: list(calls).index(module) if module in calls else len(calls)):
         kind = type(module).__name__
         if module not in known:
-            held.append(Surveyed(paths[module], kind, tuple(_weight_of(module).shape), None, NO_MAP.format(kind)))
+            why = NO_MAP.format(kind, type(module).__module__.partition(".")[0])
+            held.append(Surveyed(paths[module], kind, tuple(_weight_of(module).shape), None, why))
         for layer in known.get(module, ()):
             of_role, reason = f"{kind} {layer.role}".rstrip(), _reason(layer, calls[module], len(sample))
             for number in range(1, max(1, len(calls[module])) + 1):
@@ -93,7 +94,7 @@ def _weight_of(module: nn.Module) -> Any:
 NEVER_CALLED = "the net never calls it: it is unused, or the net uses its weight directly"
 LOOSE = "it is a parameter that no layer holds as its weight, so how the net uses it is not known"
 NO_TENSOR, OTHER_MAP = -1, -2  # in place of a number of rows
-NO_MAP = "cushions are defined for convolutions, linear layers, embeddings and attention, but this is a {}"
+NO_MAP = "cushions are defined for convolutions, linear layers, embeddings and attention, but this is a {} of {}"
 
 
 def by_reason(surveyed: Iterable[Surveyed]) -> dict[str, str]:

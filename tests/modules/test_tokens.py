@@ -93,7 +93,21 @@ def bert():
     )
 
 
-@pytest.mark.parametrize(("make", "classes"), [(gpt2, 0), (bert, 3)])
+class Adapted(torch.nn.Module):
+    """Hands its arguments on, as a PEFT model without a task type does."""
+
+    def __init__(self, net):
+        super().__init__()
+        self.net = net
+
+    def get_base_model(self):
+        return self.net
+
+    def forward(self, *args, **kwargs):
+        return self.net(*args, **kwargs)
+
+
+@pytest.mark.parametrize(("make", "classes"), [(gpt2, 0), (bert, 3), (lambda: Adapted(gpt2()), 0)])
 def test_on_dict_batches_a_net_is_trained_with_the_loss_that_it_returns(make, classes):
     """Bit for bit what a loop by hand makes of it; risks are means over tokens that count, over all batches together."""
     data = MyTexts(classes)
