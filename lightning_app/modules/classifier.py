@@ -119,7 +119,7 @@ class ImageClassifier(pl.LightningModule):
         finite_every: int | None = None,
     ) -> None:
         super().__init__()
-        _check_options(net, arms, weight_decay, gradient_clip_val, ema_decay, finite_every)
+        _check_options(net, arms, weight_decay, decay_towards, gradient_clip_val, ema_decay, finite_every)
         # A backward pass for each member, then the penalties' gradients, then one step.
         self.automatic_optimization = False
         self._evaluated_at = -1  # optimizer steps when nets were evaluated last
@@ -643,6 +643,7 @@ def _check_options(
     net: NetFactory | None,
     arms: Mapping[str, Arm] | None,
     weight_decay: float,
+    decay_towards: Centre,
     gradient_clip_val: float | None,
     ema_decay: float | None,
     finite_every: int | None,
@@ -658,6 +659,11 @@ def _check_options(
         )
     if weight_decay < 0:
         raise UserError(f"model.weight_decay: expected a number of at least 0, got {weight_decay}.")
+    if arms and decay_towards != "zero":
+        raise UserError(
+            f"model.decay_towards is the centre of a single model.net, got {decay_towards} beside model.arms: leave it out, and "
+            f"set that of each arm, such as model.arms.{next(iter(arms))}.decay_towards."
+        )
     if gradient_clip_val is not None and not gradient_clip_val > 0:
         raise UserError(
             f"model.gradient_clip_val: expected a number above 0, or null for no clipping, got {gradient_clip_val}."

@@ -86,6 +86,11 @@ def test_wrong_arms_are_errors(arms):
         build_members(arms, (0,))
 
 
+def test_the_centre_of_a_single_net_is_not_ignored_where_arms_have_their_own():
+    with pytest.raises(UserError, match=r"got identity beside model.arms.* set .*model.arms.plain.decay_towards"):
+        classifier(decay_towards="identity")
+
+
 def test_what_is_no_net_and_nets_that_are_one_are_refused():
     with pytest.raises(UserError, match=r"net of arm 'a' must be a torch.nn.Module, got a NoneType"):
         build_members({"a": Arm(net=lambda: None)}, (0,))
