@@ -483,11 +483,11 @@ class TrainingCLI(LightningCLI):
 
 def _check_trainer(trainer: Namespace, command: str | None) -> None:
     """UserError: for options of Lightning's trainer that do not work here, or contradict each other."""
-    if trainer["gradient_clip_val"] is not None:
-        raise UserError(
-            "trainer.gradient_clip_val would clip all nets of a run by one norm: set model.gradient_clip_val (and "
-            "model.gradient_clip_algorithm), which clips each net by its own."
-        )
+    for option in ("gradient_clip_val", "gradient_clip_algorithm"):
+        if trainer[option] is not None:
+            raise UserError(
+                f"trainer.{option} would clip all nets of a run as one: set model.{option}, which clips each net by itself."
+            )
     if trainer["accumulate_grad_batches"] not in (None, 1):
         raise UserError(
             "trainer.accumulate_grad_batches is not supported, as each net of a run is stepped by itself: set a larger "

@@ -232,6 +232,7 @@ def test_a_diverging_run_keeps_what_was_logged(tmp_path):
             ("expected auto, seeds or ddp", "got ddp_spawn"),
         ),
         (("--trainer.gradient_clip_val", "1"), ("set model.gradient_clip_val",)),
+        (("--trainer.gradient_clip_algorithm", "value"), ("set model.gradient_clip_algorithm",)),
         (("--save_checkpoint.every_n_epochs", "0"), ("every_n_epochs of save_checkpoint must be at least 1, got 0",)),
         (("--trainer.check_val_every_n_epoch", "0"), ("check_val_every_n_epoch of trainer must be at least 1, got 0",)),
         (
