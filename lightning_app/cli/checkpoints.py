@@ -250,11 +250,14 @@ def _extracted(checkpoint: Checkpoint, options: argparse.Namespace) -> tuple[dic
     (one,) = alone["members"]
     centre = checkpoint.get("centres", {}).get(options.member, "zero")
     decay = " --model.decay_towards identity, as in the bank." if centre == "identity" else "."
+    weights_alone = holds_weights_alone(options.target)
+    apart = not weights_alone and not checkpoint.get("share_batches", True)  # older ones do not say
     return alone, [
         f"written: {options.target} ({in_words(one)}, was '{options.member}')",
         f"Use it with a configuration of that one net and --model.seeds {spell_seeds([one['seed']])}{decay}",
+        *["Trained further, it gets other batches than in the bank, which had model.share_batches false."] * apart,
         *["It has the weights alone: you can validate, test and measure them; fit cannot resume from them."]
-        * holds_weights_alone(options.target),
+        * weights_alone,
     ]
 
 
@@ -262,8 +265,9 @@ def extract_member(checkpoint: Checkpoint, member: str) -> dict[str, Any]:
     """The checkpoint that the member would have, had it been trained alone as ``model.net``.
 
     It has the member's weights, its part of the optimizer's state, and what callbacks keep under its name; schedule and
-    progress are the bank's. The data continue as in the bank if members with the same seed shared batches (the default). A
-    plain twin decays towards the identity: to train it alone, set ``model.decay_towards``.
+    progress are the bank's. The data continue as in the bank if members with the same seed shared batches (the default): else
+    they depend on the name of its arm, which a net alone does not have. A plain twin decays towards the identity: to train it
+    alone, set ``model.decay_towards``.
 
     Args:
         checkpoint: of a bank, as `fit` writes it; unchanged.

@@ -604,6 +604,7 @@ class ImageClassifier(pl.LightningModule):
         checkpoint["members"] = [resume.describe(member) for member in self.members]
         checkpoint["id_weights"] = {m.name: resume.id_weights(m, averaged=bool(self.averages)) for m in self.members}
         checkpoint["centres"] = {member.name: member.centre for member in self.members}
+        checkpoint["share_batches"] = self.share_batches
         checkpoint["parameters"] = {member.name: len(list(member.net.parameters())) for member in self.members}
         checkpoint["scheduler_interval"] = self.scheduler_interval
         checkpoint["running"] = {name: self._over_ranks(self.running[name].sums()) for name in self.running}

@@ -155,6 +155,19 @@ def test_a_twin_is_told_which_penalty_it_had(tmp_path, capsys):
     assert same_weights(whole.members[1].net, plain.members[0].net)
 
 
+def test_of_arms_with_batches_of_their_own_it_says_that_a_net_alone_gets_others(tmp_path, capsys):
+    for shared in (True, False):
+        one = trainer(1)
+        one.fit(bank(share_batches=shared), datamodule=digits())
+        one.save_checkpoint(tmp_path / "bank.ckpt")
+        extracted(tmp_path / "bank.ckpt", _made(tmp_path / str(shared)))
+        assert ("gets other batches than in the bank" in capsys.readouterr().out) != shared
+    assert (
+        main(["extract", str(tmp_path / "bank.ckpt"), str(tmp_path / "w.safetensors"), "--member", "plain-seed04"]) == 0
+    )
+    assert "other batches" not in capsys.readouterr().out  # it cannot be trained further
+
+
 @pytest.mark.slow
 def test_on_the_command_line(tmp_path):
     """Two epochs of a bank of four; one member, extracted after the first, repeats its second alone."""
