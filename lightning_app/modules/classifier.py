@@ -156,6 +156,7 @@ class ImageClassifier(pl.LightningModule):
         self.gradient_clip_val = gradient_clip_val
         self.gradient_clip_algorithm: optimizing.Clipping = gradient_clip_algorithm
         self._graphs: StepsInGraphs | None = None
+        self._of_own_dtype: dict[nn.Parameter, dict[str, Tensor]] = {}  # until a resume gives it back
 
     @override
     def teardown(self, stage: str) -> None:
@@ -370,6 +371,9 @@ class ImageClassifier(pl.LightningModule):
     def on_train_start(self) -> None:
         buffers = {(name, key) for name, net in self.members for key, _ in net.named_buffers(remove_duplicate=False)}
         self._masks = not_finite(self.members) & buffers  # those of attention are -inf
+        for weight, kept in self._of_own_dtype.items():
+            self.trainer.optimizers[0].state[weight] |= {name: each.to(weight.device) for name, each in kept.items()}
+        self._of_own_dtype = {}
         optimizing.lay_out(self.trainer.optimizers[0])
         if self.ema_decay is not None:
             pairs = [(self.averages[member.name], member.net) for member in self.own]
@@ -627,7 +631,10 @@ class ImageClassifier(pl.LightningModule):
             check = getattr(self._datamodule, "check_trained_on", None)
             if check and "trained_on" in checkpoint:  # older checkpoints do not say
                 check(checkpoint["trained_on"])
-            resume.keep_configured_schedule(checkpoint, self.configure_optimizers())
+            resume.keep_configured_schedule(checkpoint, made := self.configure_optimizers())
+            dtypes = {weight: checkpoint["state_dict"][name].dtype for name, weight in self.named_parameters()}
+            (saved,) = checkpoint["optimizer_states"]
+            self._of_own_dtype = optimizing.of_own_dtype(saved["state"], made["optimizer"], dtypes)
             # Older checkpoints list the position in the data once for each data stream, and all are the same.
             del checkpoint["loops"]["fit_loop"]["state_dict"].get("combined_loader", [])[1:]
             for name, sums in checkpoint["running"].items():  # they are the sums over all ranks

@@ -4,7 +4,7 @@ import copy
 import logging
 import warnings
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
@@ -208,6 +208,30 @@ def step(optimizer: LightningOptimizer, gradients: Callable[[], Tensor | None], 
         raise UserError(f"{late} It stopped with {type(error).__name__}: {error}") from error
     if not calls:
         raise UserError(late)
+
+
+def of_own_dtype(
+    states: Mapping[Any, Any], optimizer: Optimizer, dtypes: Mapping[nn.Parameter, torch.dtype]
+) -> dict[nn.Parameter, dict[str, Tensor]]:
+    """What an optimizer kept of a weight in another dtype than the weight had, such as NAdam's float32 product in bf16-true.
+
+    torch casts it to the weight's when it loads a checkpoint. It leaves `step` alone.
+
+    Args:
+        states: of the weights by their number, as in a checkpoint.
+        optimizer: of the weights that they are for.
+        dtypes: of the weights in the checkpoint.
+    """
+    weights = [weight for group in optimizer.param_groups for weight in group["params"]]
+    of_weights = {weights[key]: kept for key, kept in states.items() if isinstance(key, int) and isinstance(kept, dict)}
+    return {
+        weight: {
+            name: value
+            for name, value in kept.items()
+            if isinstance(value, Tensor) and name != "step" and value.dtype != dtypes.get(weight, value.dtype)
+        }
+        for weight, kept in of_weights.items()
+    }
 
 
 @torch.no_grad()

@@ -16,7 +16,7 @@ from torch.optim.lr_scheduler import ChainedScheduler, CosineAnnealingLR, Lambda
 from lightning_app.common.errors import UserError
 from lightning_app.modules.members import Arm
 from lightning_app.modules.optimizing import lay_out, make_schedule, try_schedules
-from tests.helpers import ROOT, arm, built, classifier, digits, fit, same_weights, sgd, trainer
+from tests.helpers import ROOT, arm, built, classifier, digits, fit, identical, same_weights, sgd, trainer
 
 STEPS = 8  # of two epochs of the digits here
 WARM_UP = {
@@ -176,6 +176,45 @@ def test_a_resumed_run_is_the_one_that_went_on(tmp_path, options):
         run.fit(resumed, datamodule=digits(), ckpt_path=tmp_path / f"step={step}.ckpt")
         assert len(watch.rates) == STEPS - step
         assert same_weights(whole.nets, resumed.nets)
+
+
+class InDouble(torch.optim.Optimizer):
+    """Gradient descent that adds up its steps in float64, where none is rounded away, and counts them in an integer."""
+
+    def __init__(self, parameters, lr):
+        super().__init__(parameters, {"lr": lr})
+
+    @torch.no_grad()
+    def step(self, closure):
+        torch.enable_grad()(closure)()
+        for group in self.param_groups:
+            for w in group["params"]:
+                kept = self.state[w] or {"exact": w.double(), "count": torch.tensor(0)}
+                kept["exact"] -= group["lr"] * w.grad.double()
+                kept["count"] += 1
+                self.state[w] = kept
+                w.copy_(kept["exact"])
+
+
+@pytest.mark.parametrize(
+    ("make", "precision"),
+    [(InDouble, "32-true"), (torch.optim.NAdam, "bf16-true"), (partial(torch.optim.ASGD, lambd=0), "bf16-true")],
+    ids=["own", "nadam", "asgd"],
+)
+def test_what_an_optimizer_keeps_in_a_dtype_of_its_own_is_not_rounded_by_a_resume(tmp_path, make, precision):
+    """torch casts it to the weight's."""
+
+    def one(**options) -> pl.Trainer:
+        return trainer(2, precision=precision, limit_val_batches=0, **options)
+
+    options = {"optimizer": partial(make, lr=0.01), "arms": {"residual": arm(True)}}
+    save = ModelCheckpoint(tmp_path, filename="{step}", every_n_train_steps=4, save_top_k=-1)
+    runs = one(enable_checkpointing=True, callbacks=[save]), one()
+    nets = [classifier(**options) for _ in runs]
+    for run, net, start in zip(runs, nets, (None, tmp_path / "step=4.ckpt")):
+        run.fit(net, datamodule=digits(), ckpt_path=start)
+    assert same_weights(*(net.nets for net in nets))
+    assert identical(*(run.optimizers[0].state_dict()["state"] for run in runs))
 
 
 def test_what_an_optimizer_keeps_of_no_weight_or_in_a_form_of_its_own_stays_as_it_is():
