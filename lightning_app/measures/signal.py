@@ -294,7 +294,10 @@ class SignalWatch(TorchFunctionMode):
 
     def _rectified(self, name: str, out: Tensor) -> None:
         unit = self._channels[name].axis(out) if out.ndim > 1 else None  # one number a sample is one unit
-        alive = out.amax([axis for axis in range(out.ndim) if axis != unit]) != 0
+        over = [axis for axis in range(out.ndim) if axis != unit]
+        if not all(out.shape[axis] for axis in over):  # no sample came, as to an expert that a gate left out
+            return
+        alive = out.amax(over) != 0
         key, units = f"{name}/dead", alive.reshape(-1).to(self._wide)
         if key not in self._sums or len(self._sums[key]) == len(units):  # else there are others, as behind a torch.cat
             self._put(key, units, self._sums)

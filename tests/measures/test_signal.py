@@ -180,6 +180,31 @@ def test_a_layer_without_units_has_no_numbers_and_the_others_have_theirs():
     assert found["layer03/gradient"] > 0 and "layer01/gradient_correlation" not in found
 
 
+def test_an_expert_without_samples_has_no_numbers_and_the_others_have_theirs():
+    class Experts(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.gate, self.last = nn.Linear(4, 2), nn.Linear(4, 3)
+            self.experts = nn.ModuleList(nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 4)) for _ in range(2))
+
+        def forward(self, x):
+            scores, chosen = self.gate(x).softmax(1).max(1)
+            y = torch.zeros_like(x)
+            for number, expert in enumerate(self.experts):
+                (rows,) = (chosen == number).nonzero(as_tuple=True)
+                y = y.index_add(0, rows, expert(x[rows]) * scores[rows, None])
+            return self.last(x + y)
+
+    torch.manual_seed(0)
+    net, x = Experts().double(), torch.randn(6, 4, dtype=torch.float64)
+    net.gate.bias.data[1] = -1e3
+    found = watched(net, x, torch.arange(6) % 3)
+    hidden = net.experts[0][0](x)
+    assert found["layer03/activation"] == pytest.approx(rms(hidden), rel=1e-12)
+    assert found["layer03/dead"] == float((hidden <= 0).all(0).double().mean())
+    assert math.isnan(found["layer05/activation"]) and "layer05/dead" not in found
+
+
 def test_a_step_is_bit_identical_when_watched():
     def trained(watching: bool) -> nn.Module:
         torch.manual_seed(0)
