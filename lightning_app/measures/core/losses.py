@@ -241,8 +241,10 @@ def no_mean(net: Callable[[Any], Tensor], pieces: Sequence[Batch], loss: Loss) -
     inputs, labels = _few(pieces)
     together, alone = net(inputs), [net(one) for one in inputs.split(1)]
     tried = [labels]
-    if labels.ndim == 1 and (classes := _weighted_classes(loss)):  # which samples of one class would hide
-        tried.append(torch.arange(len(labels), device=labels.device) % classes)
+    # Which samples of one class would hide, and maps with about the same share of each class.
+    if not are_numbers(labels) and (classes := _weighted_classes(loss)):
+        of_each = torch.arange(len(labels), device=labels.device) % classes
+        tried.append(of_each.view(-1, *(1,) * (labels.ndim - 1)).expand_as(labels))
     for given in tried:
         terms = torch.stack([counts_of(label, loss) for label in given.split(1)])
         losses = torch.stack([scalar_loss(loss(*one)).double() for one in zip(alone, given.split(1))])
