@@ -31,8 +31,9 @@ Batches = Iterable[tuple[Any, ...]]  # such pairs
 TRIED = 8  # samples on which it is seen whether a loss is a mean
 MAPS_1D = (nn.Conv1d, nn.ConvTranspose1d)
 NO_MEAN = (  # what needs one, two losses, what to do otherwise
-    "{} needs a loss that is an unweighted mean over samples, or over the tokens whose label is not -100: for some samples the "
-    "loss is {:.4g}, but the mean of their separate losses is {:.4g}. Use such a loss, or {}"
+    "{} needs a loss that is an unweighted mean over samples, or over the tokens whose label is not -100 (or what the loss has "
+    "as ignore_index): for some samples the loss is {:.4g}, but the mean of their separate losses is {:.4g}. Use such a loss, "
+    "or {}"
 )
 
 
