@@ -59,9 +59,9 @@ class LayerCushion(Measure):
         * BatchNorm is not part of A. It runs in evaluation mode, before training with mean 0 and variance 1.
         * Layers are convolutions in one to three dimensions, also transposed, linear maps, embeddings (x has a 1 at each
           token), and the maps of query, key, value and output of ``nn.MultiheadAttention``. Each call of a layer has a row,
-          ``layer10_2`` for the second. Other kinds of layers have no cushion, nor do layers that the net never calls or whose
-          input rows are not samples (windows, or time first), and convolutions that pad with anything but zeros: `layers.csv`
-          and a warning list them with the reason.
+          ``layer10_2`` for the second. Other kinds of layers have no cushion, nor do layers that the net never calls, or with
+          another weight in place of their own (hypernetworks), or whose input rows are not samples (windows, or time first),
+          and convolutions that pad with anything but zeros: `layers.csv` and a warning list them with the reason.
         * A layer that gets only some of the samples, such as an expert behind a gate, has NaN.
         * Padding tokens count like others.
 

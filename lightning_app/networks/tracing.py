@@ -93,7 +93,8 @@ def _weight_of(module: nn.Module) -> Any:
 
 NEVER_CALLED = "the net never calls it: it is unused, or the net uses its weight directly"
 LOOSE = "it is a parameter that no layer holds as its weight, so how the net uses it is not known"
-NO_TENSOR, OTHER_MAP = -1, -2  # in place of a number of rows
+REPLACED = "the net calls it with another weight in place of its own, as a hypernetwork does (functional_call)"
+NO_TENSOR, OTHER_MAP, OTHER_WEIGHT = -1, -2, -3  # in place of a number of rows
 NO_MAP = "cushions are defined for convolutions, linear layers, embeddings and attention, but this is a {} of {}"
 
 
@@ -118,6 +119,8 @@ def _reason(layer: Layer, calls: list[int], samples: int) -> str:
         return NEVER_CALLED
     if NO_TENSOR in calls:  # embeddings of positions that are given a shape
         return "its input is not a tensor"
+    if OTHER_WEIGHT in calls:
+        return REPLACED
     if OTHER_MAP in calls:
         own, kind = type(layer.module).__name__, _kind(layer.module).__name__
         return f"its class {own} uses the weight in another way than {kind}"
@@ -131,8 +134,12 @@ def _reason(layer: Layer, calls: list[int], samples: int) -> str:
 def _calls(net: nn.Module, modules: Collection[nn.Module], sample: Tensor | Inputs) -> dict[nn.Module, list[int]]:
     """The rows of each module's input at each of its calls, in the order of first calls."""
     calls = defaultdict[nn.Module, list[int]](list)
+    own = {module: _weights(module) for module in modules}
 
     def note(module: Any, inputs: tuple, named: dict[str, Any]) -> None:
+        if not all(map(_same, own[module], _weights(module))):
+            calls[module].append(OTHER_WEIGHT)
+            return
         x = next(tensors_in((inputs, named)), None)
         time_first = (
             isinstance(module, nn.MultiheadAttention) and not module.batch_first and x is not None and x.ndim == 3
@@ -140,7 +147,7 @@ def _calls(net: nn.Module, modules: Collection[nn.Module], sample: Tensor | Inpu
         calls[module].append(NO_TENSOR if x is None else x.shape[1 if time_first else 0])
 
     def compare(module: Any, inputs: tuple, named: dict[str, Any], out: Any) -> None:
-        if calls[module][-1] != NO_TENSOR and not _is_its_map(module, inputs, named, out):
+        if calls[module][-1] not in (NO_TENSOR, OTHER_WEIGHT) and not _is_its_map(module, inputs, named, out):
             calls[module][-1] = OTHER_MAP
 
     handles = [module.register_forward_pre_hook(note, with_kwargs=True) for module in modules]
@@ -162,6 +169,15 @@ def _calls(net: nn.Module, modules: Collection[nn.Module], sample: Tensor | Inpu
         for handle in handles:
             handle.remove()
     return calls
+
+
+def _weights(module: nn.Module) -> list[Tensor]:
+    """Those that are parameters of its own, or what is in their places during a call."""
+    return [weight for name, weight in module._parameters.items() if "weight" in name and weight is not None]
+
+
+def _same(one: Tensor, other: Tensor) -> bool:
+    return one is other or torch.equal(one, other)
 
 
 def _kind(module: nn.Module) -> Any:

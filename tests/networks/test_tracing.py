@@ -173,6 +173,23 @@ def test_a_subclass_that_computes_something_else_has_no_cushion(kind):
     assert "class Scaled uses the weight in another way" in found.reason
 
 
+class Hyper(nn.Module):
+    """A layer that computes the weight of another one, which has one of its own besides."""
+
+    def __init__(self, copied: bool) -> None:
+        super().__init__()
+        self.main, self.weights, self.copied = nn.Linear(4, 3, bias=False), nn.Linear(4, 12), copied
+
+    def forward(self, x):
+        weight = self.main.weight.clone() if self.copied else self.weights(x).mean(0).view(3, 4)
+        return torch.func.functional_call(self.main, {"weight": weight}, (x,))
+
+
+def test_a_layer_that_is_called_with_another_weight_than_its_own_has_no_cushion():
+    assert "with another weight in place of its own" in reasons(Hyper(copied=False), 4)["main"]
+    assert reasons(Hyper(copied=True), 4)["main"] == ""
+
+
 class Forwarding(nn.ConvTranspose2d):
     def forward(self, x):
         return super().forward(x)
