@@ -62,7 +62,8 @@ class LayerCushion(Measure):
           ``layer10_2`` for the second. Other kinds of layers have no cushion, nor do layers that the net never calls, or with
           another weight in place of their own (hypernetworks), or whose input rows are not samples (windows, or time first),
           and convolutions that pad with anything but zeros: `layers.csv` and a warning list them with the reason.
-        * A layer that gets only some of the samples, such as an expert behind a gate, has NaN.
+        * A layer that gets only some of the samples, such as an expert behind a gate, has NaN, or no cushion if the first
+          sample is none of them.
         * Padding tokens count like others.
 
     Source:

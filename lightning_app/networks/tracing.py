@@ -91,7 +91,10 @@ def _weight_of(module: nn.Module) -> Any:
     return weight if isinstance(weight, Tensor) and weight.ndim > 1 else None
 
 
-NEVER_CALLED = "the net never calls it: it is unused, or the net uses its weight directly"
+NEVER_CALLED = (
+    "the net never calls it on the first sample: it is unused, or for other samples only (an expert), or the net uses its weight "
+    "directly"
+)
 LOOSE = "it is a parameter that no layer holds as its weight, so how the net uses it is not known"
 REPLACED = "the net calls it with another weight in place of its own, as a hypernetwork does (functional_call)"
 NO_TENSOR, OTHER_MAP, OTHER_WEIGHT = -1, -2, -3  # in place of a number of rows
@@ -122,8 +125,11 @@ def _reason(layer: Layer, calls: list[int], samples: int) -> str:
     if OTHER_WEIGHT in calls:
         return REPLACED
     if OTHER_MAP in calls:
-        own, kind = type(layer.module).__name__, _kind(layer.module).__name__
-        return f"its class {own} uses the weight in another way than {kind}"
+        own, kind = type(layer.module), _kind(layer.module).__name__
+        name = own.__name__
+        if name == kind:  # as in quantisation-aware training
+            name = f"{own.__module__}.{name}"
+        return f"its class {name} uses the weight in another way than {kind}"
     if any(rows not in (1, samples) for rows in calls):
         return f"its input has {max(calls)} rows for {samples} samples, but a cushion is defined per sample"
     if layer.is_conv and layer.module.padding_mode != "zeros":

@@ -30,7 +30,7 @@ from lightning_app.common.errors import UserError
 from lightning_app.measures import weight_mass
 from lightning_app.measures.core.losses import cross_entropy
 from lightning_app.measures.weights.absorption import weight_norm
-from lightning_app.networks import SimplifiedNet, layers_of
+from lightning_app.networks import NEVER_CALLED, SimplifiedNet, layers_of
 from lightning_app.runs import RunFolder
 from lightning_app.runs.loggers import RunLogger
 from lightning_app.runs.members import members_of
@@ -482,9 +482,7 @@ def test_layers_without_cushions_are_named_once(caplog, tmp_path):
     with caplog.at_level(logging.WARNING, logger="callbacks"):
         fit(Passed(), LayerCushion(), folder=tmp_path)
     messages = [record.message for record in caplog.records if "no cushion of" in record.message]
-    assert messages == [
-        "no cushion of again: the net never calls it: it is unused, or the net uses its weight directly"
-    ]
+    assert messages == [f"no cushion of again: {NEVER_CALLED}"]
     rows = {row.path: (row.layer, row.reason) for row in RunFolder(tmp_path).layers()}
     assert rows["again"] == ("layer02", messages[0].partition("again: ")[2]) and rows["conv"] == ("layer01", "")
     log = RunFolder(tmp_path).log()

@@ -173,6 +173,11 @@ def test_a_subclass_that_computes_something_else_has_no_cushion(kind):
     assert "class Scaled uses the weight in another way" in found.reason
 
 
+def test_a_class_of_the_same_name_is_named_with_its_module():
+    (found,) = survey(nn.Sequential(type("Conv2d", (Standardised,), {})(1, 2, 3)), torch.randn(1, 1, 6, 6))
+    assert found.reason == f"its class {__name__}.Conv2d uses the weight in another way than Conv2d"
+
+
 class Hyper(nn.Module):
     """A layer that computes the weight of another one, which has one of its own besides."""
 
