@@ -249,7 +249,8 @@ class SignalWatch(TorchFunctionMode):
     def _gradient(self, into: dict[str, Tensor], name: str, batch: int, scale: float, gradient: Tensor) -> None:
         whole = (self._samples or batch) / scale
         self._add(f"{name}/gradient", self._square(gradient) * whole**2, gradient.numel(), into=into)
-        if len(gradient) == batch > 1 and gradient.numel():  # a row a sample, not a token or a place
+        # A row a sample, not a token or a place, nor one vector for all samples.
+        if len(gradient) == batch > 1 and gradient.ndim > 1 and gradient.numel():
             cosines = _neighbours(gradient)
             squares = cosines.square().nansum(dtype=self._wide)
             self._add(f"{name}/gradient_correlation", squares, cosines.isfinite().sum(), into=into)

@@ -479,6 +479,20 @@ def test_gradients_where_a_layers_rows_are_not_the_samples(first):
     assert "layer01/gradient_correlation" not in found[first]
 
 
+def test_a_layer_of_one_vector_with_as_many_units_as_samples_has_no_neighbours():
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.of_all, self.head = nn.Linear(3, 6), nn.Linear(3, 6)
+
+        def forward(self, x):
+            return self.head(x) + self.of_all(x.mean(0))
+
+    found = watched(Net(), torch.randn(6, 3), torch.arange(6))
+    assert found["layer01/gradient"] > 0 and "layer01/gradient_correlation" not in found
+    assert "layer02/gradient_correlation" in found
+
+
 def test_gradients_of_a_net_whose_input_is_no_tensor():
     class Net(nn.Sequential):
         def forward(self, graph):
