@@ -32,6 +32,7 @@ from lightning_app.runs.lock import take
 from skipscope.callbacks import (
     DistanceFromStart,
     DrivingForce,
+    EffectiveDepth,
     HessianSpectrum,
     LayerCushion,
     NoiseStability,
@@ -224,6 +225,26 @@ def test_a_distance_is_from_the_net_as_it_was_when_first_given():
         net[0].weight += 1
     assert skipscope.measure(net, images, labels, one)["travel/distance"] == pytest.approx(net[0].weight.numel() ** 0.5)
     assert skipscope.measure(small_net(), images, labels, one) == {"travel/distance": 0.0}
+
+
+class Recommender(nn.Module):
+    def __init__(self, sparse: bool) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.items, self.branch, self.last = nn.Embedding(20, 8, sparse=sparse), nn.Linear(8, 8), nn.Linear(8, 3)
+
+    def forward(self, items):
+        x = self.items(items).mean(1)
+        return self.last(x + self.branch(x).relu())
+
+
+def test_sparse_gradients_of_embeddings_change_no_number():
+    items, labels = torch.arange(24).view(8, 3) % 20, torch.arange(8) % 3
+    measures = [HessianSpectrum(), HessianSpectrum(exact=10, prefix="lanczos"), EffectiveDepth(), DrivingForce()]
+    nets = [Recommender(sparse) for sparse in (False, True)]
+    dense, sparse = (skipscope.measure(net, items, labels, measures) for net in nets)
+    assert sparse == pytest.approx(dense, rel=1e-5) and dense["hessian/top1"] > 0 and dense["depth/gradient"] > 0
+    assert nets[1].items.sparse  # as training goes on
 
 
 def test_measure_compares_a_net_with_itself_alone():

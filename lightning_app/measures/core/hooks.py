@@ -144,6 +144,8 @@ def _copy(net: nn.Module, shared: Iterable[Tensor]) -> nn.Module:
     for own, other in zip(net.modules(), copied.modules()):
         if "_trainer" in vars(own):  # a LightningModule's, which its copies do not have: without, `current_epoch` is 0
             vars(other)["_trainer"] = vars(own)["_trainer"]
+        if isinstance(other, nn.Embedding | nn.EmbeddingBag):
+            other.sparse = False  # of gradients: the same numbers, which can be put one after the other
     return copied
 
 
