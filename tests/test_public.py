@@ -279,13 +279,19 @@ def test_weights_of_classes_show_where_all_samples_of_a_batch_are_of_one_class()
         skipscope.measure(net, images, labels, HessianSpectrum(), loss)
 
 
-def test_weights_of_classes_show_where_each_map_has_the_same_share_of_each_class():
+class Flattening(nn.CrossEntropyLoss):
+    def forward(self, outputs, labels):
+        return super().forward(outputs.movedim(1, -1).reshape(-1, 3), labels.view(-1))
+
+
+@pytest.mark.parametrize("loss", [nn.CrossEntropyLoss, Flattening])
+def test_weights_of_classes_show_where_each_map_has_the_same_share_of_each_class(loss):
     """As in a segmentation: the weights of a map have the same sum, so that maps seem to have a mean each."""
     torch.manual_seed(0)
     (images, _), net = samples(), nn.Conv2d(1, 3, 1)
     labels = torch.stack([(torch.arange(16) % 3)[torch.randperm(16)] for _ in images]).unflatten(1, (4, 4))
     for weights, refused in ((torch.tensor([1.0, 9.0, 3.0]), True), (torch.full((3,), 2.0), False)):
-        found = skipscope.measure(net, images, labels, LayerCushion(), nn.CrossEntropyLoss(weights))
+        found = skipscope.measure(net, images, labels, LayerCushion(), loss(weights))
         assert math.isnan(found["probe/risk"]) == refused
 
 

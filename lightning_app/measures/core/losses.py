@@ -245,7 +245,8 @@ def no_mean(net: Callable[[Any], Tensor], pieces: Sequence[Batch], loss: Loss) -
     # Which samples of one class would hide, and maps with about the same share of each class.
     if not are_numbers(labels) and (classes := _weighted_classes(loss)):
         of_each = torch.arange(len(labels), device=labels.device) % classes
-        tried.append(of_each.view(-1, *(1,) * (labels.ndim - 1)).expand_as(labels))
+        # Contiguous, as a loss may flatten them by `view`.
+        tried.append(of_each.view(-1, *(1,) * (labels.ndim - 1)).expand_as(labels).contiguous())
     for given in tried:
         terms = torch.stack([counts_of(label, loss) for label in given.split(1)])
         losses = torch.stack([scalar_loss(loss(*one)).double() for one in zip(alone, given.split(1))])
