@@ -181,18 +181,37 @@ def test_a_class_of_the_same_name_is_named_with_its_module():
 class Hyper(nn.Module):
     """A layer that computes the weight of another one, which has one of its own besides."""
 
-    def __init__(self, copied: bool) -> None:
+    def __init__(self, dtype: torch.dtype | None = None, poisoned: bool = False) -> None:
         super().__init__()
-        self.main, self.weights, self.copied = nn.Linear(4, 3, bias=False), nn.Linear(4, 12), copied
+        self.main, self.weights, self.dtype = nn.Linear(4, 3, bias=False), nn.Linear(4, 12), dtype
+        if poisoned:
+            self.main.weight.data[0, 0] = torch.nan
 
     def forward(self, x):
-        weight = self.main.weight.clone() if self.copied else self.weights(x).mean(0).view(3, 4)
-        return torch.func.functional_call(self.main, {"weight": weight}, (x,))
+        copied = self.dtype is not None
+        weight = self.main.weight.to(self.dtype, copy=True) if copied else self.weights(x).mean(0).view(3, 4)
+        return torch.func.functional_call(self.main, {"weight": weight}, (x.to(weight.dtype),))
+
+
+class Together(nn.Module):
+    """An ensemble, whose members run in one pass."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.parts, self.last = nn.ModuleList(nn.Linear(4, 3) for _ in range(2)), nn.Linear(3, 3)
+
+    def forward(self, x):
+        states = torch.func.stack_module_state([*self.parts])
+        outputs = torch.vmap(lambda state: torch.func.functional_call(self.parts[0], state, (x,)))(states)
+        return self.last(outputs.mean(0))
 
 
 def test_a_layer_that_is_called_with_another_weight_than_its_own_has_no_cushion():
-    assert "with another weight in place of its own" in reasons(Hyper(copied=False), 4)["main"]
-    assert reasons(Hyper(copied=True), 4)["main"] == ""
+    assert "with another weight in place of its own" in reasons(Hyper(), 4)["main"]
+    for copied in (Hyper(torch.float32), Hyper(torch.bfloat16), Hyper(torch.float32, poisoned=True)):
+        assert reasons(copied, 4)["main"] == ""
+    found = reasons(Together(), 4)
+    assert "with another weight in place of its own" in found["parts.0"] and found["last"] == ""
 
 
 class Forwarding(nn.ConvTranspose2d):
