@@ -160,8 +160,8 @@ class ImageClassifier(pl.LightningModule):
 
     @override
     def teardown(self, stage: str) -> None:
-        """Graphs hold memory, and can neither be copied nor saved."""
-        self._graphs = None
+        """Graphs hold memory, and can neither be copied nor saved. Where nothing was left to train, nothing was given back."""
+        self._graphs, self._of_own_dtype = None, {}
 
     @override
     def configure_model(self) -> None:
@@ -632,7 +632,8 @@ class ImageClassifier(pl.LightningModule):
             if check and "trained_on" in checkpoint:  # older checkpoints do not say
                 check(checkpoint["trained_on"])
             resume.keep_configured_schedule(checkpoint, made := self.configure_optimizers())
-            dtypes = {weight: checkpoint["state_dict"][name].dtype for name, weight in self.named_parameters()}
+            own = self.state_dict(keep_vars=True).items()  # its names are those of the checkpoint
+            dtypes = {w: checkpoint["state_dict"][name].dtype for name, w in own if isinstance(w, nn.Parameter)}
             (saved,) = checkpoint["optimizer_states"]
             self._of_own_dtype = optimizing.of_own_dtype(saved["state"], made["optimizer"], dtypes)
             # Older checkpoints list the position in the data once for each data stream, and all are the same.

@@ -10,6 +10,7 @@ import pytorch_lightning as pl
 import torch
 import torch.nn.functional as F
 from pytorch_lightning.callbacks import ModelCheckpoint
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 from torch.nn.utils import clip_grad_norm_, clip_grad_value_
 from torch.optim.lr_scheduler import ChainedScheduler, CosineAnnealingLR, LambdaLR, LinearLR, OneCycleLR, StepLR
 
@@ -215,6 +216,32 @@ def test_what_an_optimizer_keeps_in_a_dtype_of_its_own_is_not_rounded_by_a_resum
         run.fit(net, datamodule=digits(), ckpt_path=start)
     assert same_weights(*(net.nets for net in nets))
     assert identical(*(run.optimizers[0].state_dict()["state"] for run in runs))
+
+
+def test_a_resume_that_trains_nothing_leaves_no_state_to_a_later_training(tmp_path):
+    nadam = partial(torch.optim.NAdam, lr=0.01)
+    nets = [classifier(optimizer=nadam, arms={"residual": arm(True)}) for _ in range(2)]
+    runs = [trainer(1, precision="bf16-true", limit_val_batches=0) for _ in range(3)]
+    runs[0].fit(nets[0], datamodule=digits())
+    runs[0].save_checkpoint(tmp_path / "last.ckpt")
+    runs[1].fit(nets[1], datamodule=digits(), ckpt_path=tmp_path / "last.ckpt")
+    runs[2].fit(nets[1], datamodule=digits())
+    assert runs[2].global_step == runs[0].global_step
+
+
+def test_a_net_is_resumed_whose_checkpoints_name_weights_otherwise_than_it_does(tmp_path):
+    """As with torch's wrapper that computes activations a second time."""
+
+    def net() -> torch.nn.Module:
+        hidden = torch.nn.Sequential(torch.nn.Linear(3072, 4), torch.nn.ReLU())
+        return torch.nn.Sequential(torch.nn.Flatten(), checkpoint_wrapper(hidden), torch.nn.Linear(4, 10))
+
+    nets = [classifier(arms={"net": Arm(net=net)}) for _ in range(2)]
+    runs = [trainer(epochs, limit_val_batches=0) for epochs in (1, 2)]
+    runs[0].fit(nets[0], datamodule=digits())
+    runs[0].save_checkpoint(tmp_path / "last.ckpt")
+    runs[1].fit(nets[1], datamodule=digits(), ckpt_path=tmp_path / "last.ckpt")
+    assert runs[1].global_step == STEPS
 
 
 def test_what_an_optimizer_keeps_of_no_weight_or_in_a_form_of_its_own_stays_as_it_is():
