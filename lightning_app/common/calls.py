@@ -211,8 +211,8 @@ def takes(net: nn.Module, name: str) -> bool:
     """
     outer: Any = unwrapped(net)
     taken = inspect.signature(outer.forward).parameters
-    of_any_name = all(each.kind in (each.VAR_POSITIONAL, each.VAR_KEYWORD) for each in taken.values())
-    return takes(outer.get_base_model(), name) if of_any_name and hasattr(outer, "get_base_model") else name in taken
+    of_any = [each.kind for each in taken.values()] == [inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD]
+    return takes(outer.get_base_model(), name) if of_any and hasattr(outer, "get_base_model") else name in taken
 
 
 def pair_of(batch: Any, net: nn.Module, with_labels: bool = False, advice: str = PAIRS) -> tuple[Any, Tensor]:

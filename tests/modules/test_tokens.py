@@ -8,6 +8,7 @@ import torch
 import transformers
 from pytorch_lightning.callbacks import ModelCheckpoint
 
+from lightning_app.common.calls import takes
 from lightning_app.common.errors import UserError
 from lightning_app.datamodules import Digits, KHop, ModularAddition
 from lightning_app.modules import Arm
@@ -128,6 +129,15 @@ def test_on_dict_batches_a_net_is_trained_with_the_loss_that_it_returns(make, cl
     numbers = module.metrics()["net"]
     assert numbers["val/risk"] == pytest.approx(float(returned.loss), rel=1e-6)
     assert numbers["val/error"] == pytest.approx(float(wrong.double().mean()))
+
+
+class InOrder(Adapted):
+    def forward(self, *args):
+        return self.net(*args)
+
+
+def test_a_net_that_hands_on_no_names_cannot_be_given_labels():
+    assert takes(Adapted(gpt2()), "labels") and not takes(InOrder(gpt2()), "labels")
 
 
 def test_outputs_of_transformers_on_data_of_ours():
