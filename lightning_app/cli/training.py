@@ -359,7 +359,9 @@ class TrainingCLI(LightningCLI):
             return str(last)
         # Earlier ones, too: a resume may have been killed as early.
         configs = (self.folder.config(), *reversed(self.folder.earlier_configs()))
-        began = next((path for one in configs if (path := one.get("ckpt_path")) not in ("last", str(last))), None)
+        asked = (one.get("ckpt_path") for one in configs)
+        others = (path for path in asked if path is None or (path != "last" and Path(path).resolve() != last.resolve()))
+        began = next(others, None)
         print(f"--ckpt_path last: no checkpoint yet, starting from {began or 'the beginning'}.")
         return began
 

@@ -3,13 +3,15 @@
 import errno
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from jsonargparse import Namespace
 
 from lightning_app.cli.run_folders import RunFolders, claim_measured, discard_if_unused
+from lightning_app.cli.training import TrainingCLI
 from lightning_app.common.errors import MachineError, UserError
-from lightning_app.runs import Row
+from lightning_app.runs import Row, RunFolder
 
 
 def finish(folder):
@@ -92,6 +94,17 @@ def test_a_checkpoint_of_this_run_resumes_there_and_another_runs_starts_a_new_on
 def test_a_name_that_is_a_path_is_refused(tmp_path, name):
     with pytest.raises(UserError, match=r"run\.name"):
         RunFolders(str(tmp_path), "g", name)
+
+
+def test_a_run_without_checkpoint_goes_on_from_another_runs_and_not_from_its_own_by_another_name(tmp_path, monkeypatch):
+    """Its own was removed, after a resume that named it."""
+    monkeypatch.chdir(tmp_path)
+    folder = RunFolder(tmp_path / "run")
+    folder.path.mkdir()
+    cli = SimpleNamespace(folder=folder)
+    for path, began in (("other.ckpt", "other.ckpt"), ("null", None), ("run/checkpoints/last.ckpt", None)):
+        (folder.path / "config.yaml").write_text(f"ckpt_path: {path}\n")
+        assert TrainingCLI._last_of_folder(cli) == began
 
 
 def test_a_root_that_cannot_be_written_is_an_error_message(tmp_path):
