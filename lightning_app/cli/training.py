@@ -488,7 +488,7 @@ def _check_trainer(trainer: Namespace, command: str | None) -> None:
     for option in ("gradient_clip_val", "gradient_clip_algorithm"):
         if trainer[option] is not None:
             raise UserError(
-                f"trainer.{option} would clip all nets of a run as one: set model.{option}, which clips each net by itself."
+                f"trainer.{option} is for clipping all nets of a run as one: set model.{option}, which clips each net by itself."
             )
     if trainer["accumulate_grad_batches"] not in (None, 1):
         raise UserError(
