@@ -631,7 +631,8 @@ class ImageClassifier(pl.LightningModule):
             check = getattr(self._datamodule, "check_trained_on", None)
             if check and "trained_on" in checkpoint:  # older checkpoints do not say
                 check(checkpoint["trained_on"])
-            resume.keep_configured_schedule(checkpoint, made := self.configure_optimizers())
+            made = self.configure_optimizers()
+            resume.keep_configured_schedule(checkpoint, made)
             own = self.state_dict(keep_vars=True).items()  # its names are those of the checkpoint
             dtypes = {w: checkpoint["state_dict"][name].dtype for name, w in own if isinstance(w, nn.Parameter)}
             (saved,) = checkpoint["optimizer_states"]

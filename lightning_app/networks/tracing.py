@@ -61,7 +61,7 @@ def survey(net: nn.Module, sample: Tensor | Inputs) -> tuple[Surveyed, ...]:
     for module in sorted(holders, key=lambda module: list(calls).index(module) if module in calls else len(calls)):
         kind = type(module).__name__
         if module not in known:
-            why = NO_MAP.format(kind, type(module).__module__.partition(".")[0])
+            why = NO_MAP.format(_class_of(module))
             held.append(Surveyed(paths[module], kind, tuple(_weight_of(module).shape), None, why))
         for layer in known.get(module, ()):
             of_role, reason = f"{kind} {layer.role}".rstrip(), _reason(layer, calls[module], len(sample))
@@ -98,7 +98,7 @@ NEVER_CALLED = (
 LOOSE = "it is a parameter that no layer holds as its weight, so how the net uses it is not known"
 REPLACED = "the net calls it with another weight in place of its own, as a hypernetwork does (functional_call)"
 NO_TENSOR, OTHER_MAP, OTHER_WEIGHT = -1, -2, -3  # in place of a number of rows
-NO_MAP = "cushions are defined for convolutions, linear layers, embeddings and attention, but this is a {} of {}"
+NO_MAP = "cushions are defined for convolutions, linear layers, embeddings and attention, but this is a {}"
 
 
 def by_reason(surveyed: Iterable[Surveyed]) -> dict[str, str]:
@@ -125,11 +125,7 @@ def _reason(layer: Layer, calls: list[int], samples: int) -> str:
     if OTHER_WEIGHT in calls:
         return REPLACED
     if OTHER_MAP in calls:
-        own, kind = type(layer.module), _kind(layer.module).__name__
-        name = own.__name__
-        if name == kind:  # as in quantisation-aware training
-            name = f"{own.__module__}.{name}"
-        return f"its class {name} uses the weight in another way than {kind}"
+        return f"its class {_class_of(layer.module)} uses the weight in another way than {_kind(layer.module).__name__}"
     if any(rows not in (1, samples) for rows in calls):
         return f"its input has {max(calls)} rows for {samples} samples, but a cushion is defined per sample"
     if layer.is_conv and layer.module.padding_mode != "zeros":
@@ -192,6 +188,12 @@ def _same(own: Tensor, other: Tensor) -> bool:
         if is_of_device(error):
             raise
         return False
+
+
+def _class_of(module: nn.Module) -> str:
+    """Its name, with its module if it is a namesake of a layer of torch.nn, as in PEFT or quantisation-aware training."""
+    own = type(module)
+    return own.__name__ if getattr(nn, own.__name__, own) is own else f"{own.__module__}.{own.__name__}"
 
 
 def _kind(module: nn.Module) -> Any:

@@ -176,6 +176,9 @@ def test_a_subclass_that_computes_something_else_has_no_cushion(kind):
 def test_a_class_of_the_same_name_is_named_with_its_module():
     (found,) = survey(nn.Sequential(type("Conv2d", (Standardised,), {})(1, 2, 3)), torch.randn(1, 1, 6, 6))
     assert found.reason == f"its class {__name__}.Conv2d uses the weight in another way than Conv2d"
+    passing = type("Linear", (nn.Bilinear,), {"forward": lambda self, x: x})
+    (found,) = survey(nn.Sequential(passing(4, 4, 3)), torch.randn(1, 4))
+    assert found.reason.endswith(f"this is a {__name__}.Linear")
 
 
 class Hyper(nn.Module):
