@@ -57,7 +57,7 @@ class EffectiveDepth(Measure):
         * In a product of two signals the one that passed the later kind of function is the gate: linear, activation,
           softmax or sigmoid. Queries and keys make gates, so a path through attention is two layers longer.
         * If a net takes several tensors, paths start at the first and at others with real numbers; segments, positions and
-          what ``forward`` calls some ``mask`` are constants.
+          arguments of ``forward`` with ``mask`` in their names are constants.
         * Nets without branches have one length, their depth, and no keys.
         * If ``gate_share`` is large, d_grad describes only a small part of the gradient.
         * Gates and statistics are those of each sample. Before training, when running statistics have seen no data, those of
