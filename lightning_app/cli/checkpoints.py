@@ -274,7 +274,8 @@ def extract_member(checkpoint: Checkpoint, member: str) -> dict[str, Any]:
         member: its name.
 
     Raises:
-        UserError: for an unknown member, or a checkpoint without the optimizer's state or the members' numbers of parameters.
+        UserError: for an unknown member, a checkpoint without the optimizer's state or the members' numbers of parameters, or an
+            optimizer with several groups of parameters.
     """
     _check_member(checkpoint, member)
     if "parameters" not in checkpoint:
@@ -297,7 +298,13 @@ def extract_member(checkpoint: Checkpoint, member: str) -> dict[str, Any]:
     first, end = dict(zip(counts, pairwise(accumulate(counts.values(), initial=0))))[member]
     states = []
     for state in checkpoint["optimizer_states"]:  # the parameters first to end - 1, numbered from 0
-        (group,) = state["param_groups"]
+        group, *others = state["param_groups"]
+        if others:
+            raise UserError(
+                f"extract expected an optimizer with all weights in one group of parameters, got {1 + len(others)} groups: its "
+                "state does not say which weights are of which net. `measure --ckpt_path` accepts this file and measures all "
+                "its nets."
+            )
         part = {i - first: kept for i, kept in state["state"].items() if first <= i < end}
         states.append({"state": part, "param_groups": [group | {"params": list(range(end - first))}]})
     return {
