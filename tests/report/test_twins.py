@@ -200,8 +200,9 @@ def test_a_twin_that_decays_elsewhere_is_not_said_to_differ_by_rounding(run, arm
     run.save_members(MemberRow(name, name, 0, "", name == "residual", whose[name], 20, 1) for name in whose)
     (run.path / "config.yaml").write_text(f"model: {{weight_decay: 0.1, arms: {{{arms}}}}}")
     assert section(run).notices == ([] if alike else [twins.ELSEWHERE.format(twin)])
-    (run.path / "config.yaml").write_text(f"model: {{weight_decay: 0, arms: {{{arms}}}}}")
-    assert section(run).notices == []
+    for without in ("weight_decay: 0", "decays: none"):
+        (run.path / "config.yaml").write_text(f"model: {{{without}, arms: {{{arms}}}}}")
+        assert section(run).notices == []
 
 
 @pytest.mark.parametrize(

@@ -75,7 +75,9 @@ def section(page: PageData) -> Section | None:
 def _decays_elsewhere(net: PageNet) -> bool:
     """Whether the two penalties differ: 0 of a residual net is the identity of its plain one."""
     model = net.run.config.get("model")
-    if net.residual is None or not isinstance(model, Mapping) or model.get("weight_decay") == 0:
+    if net.residual is None or not isinstance(model, Mapping):
+        return False
+    if model.get("weight_decay") == 0 or model.get("decays") == "none":
         return False
     centres = {True: "zero", False: "identity"}
     original = next((other for other in net.run.nets if other.name == net.twin_of), None)
