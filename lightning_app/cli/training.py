@@ -51,6 +51,7 @@ from lightning_app.runs.lock import take
 from lightning_app.runs.loggers import AutoWandbLogger, RunLogger, make_best_effort, tags_of, whole_epochs
 
 ranks: Any = rank_zero_only  # its attribute `rank` is missing in its types
+say = rank_zero_only(print)  # of several processes one says it
 NAMED_TWICE = re.compile(r"more than one stateful callback of type `(\w+)`")  # Lightning's words
 UNMONITORED = "Early stopping conditioned on metric"  # Lightning's words, which go on with the metrics that there are
 TOO_RARELY = "`val_check_interval`"  # Lightning's words
@@ -214,7 +215,7 @@ class TrainingCLI(LightningCLI):
             self._ours = "first" if path == "last" else "only"  # that this job began
         if self._ours == "only":
             path = self.config[self.subcommand].ckpt_path = "last"
-            print("SLURM has started this job again: it resumes its run, if it has saved a checkpoint.")
+            say("SLURM has started this job again: it resumes its run, if it has saved a checkpoint.")
         if path in (None, "last"):
             return path
         path = self.config[self.subcommand].ckpt_path = str(with_home(path))
@@ -236,8 +237,8 @@ class TrainingCLI(LightningCLI):
                 "the W&B logger's mode is online, but W&B is not installed: run pip install wandb, or set mode to auto."
             )
         trainer["logger"] = [one for one in asked if one not in ours]
-        if ranks.rank == 0 and self.subcommand in ("fit", "measure"):
-            print("W&B is not installed: the run folder has everything, nothing is uploaded.")
+        if self.subcommand in ("fit", "measure"):
+            say("W&B is not installed: the run folder has everything, nothing is uploaded.")
 
     @override
     def instantiate_classes(self) -> None:
@@ -349,8 +350,8 @@ class TrainingCLI(LightningCLI):
                     f"--ckpt_path last: expected a run with a checkpoint, found none at {run.parent / run.name}. Train it with "
                     "`fit` first, or name a file."
                 )
-        if asked is None and subcommand in ("validate", "test") and ranks.rank == 0:
-            print("no --ckpt_path: the nets have their initial weights, they are not trained.")
+        if asked is None and subcommand in ("validate", "test"):
+            say("no --ckpt_path: the nets have their initial weights, they are not trained.")
         return kwargs
 
     def _last_of_folder(self) -> str | None:
@@ -362,7 +363,7 @@ class TrainingCLI(LightningCLI):
         asked = (one.get("ckpt_path") for one in configs)
         others = (path for path in asked if path is None or (path != "last" and Path(path).resolve() != last.resolve()))
         began = next(others, None)
-        print(f"--ckpt_path last: no checkpoint yet, starting from {began or 'the beginning'}.")
+        say(f"--ckpt_path last: no checkpoint yet, starting from {began or 'the beginning'}.")
         return began
 
     @override

@@ -14,7 +14,7 @@ from lightning_app.common.errors import MachineError, UserError
 from lightning_app.common.processes import is_lost_rank
 from lightning_app.common.signals import stopping
 from lightning_app.runs import RunFolder
-from tests.helpers import TINY, refused
+from tests.helpers import TINY, built, refused
 
 
 def test_auto_never_takes_an_accelerator_without_float64(monkeypatch):
@@ -69,6 +69,16 @@ def test_online_without_wandb_is_refused(tmp_path, capsys, monkeypatch):
     online = ["--trainer.logger", "AutoWandbLogger", "--trainer.logger.mode", "online"]
     said = refused(*TINY, *online, capsys=capsys, monkeypatch=monkeypatch)
     assert "mode is online, but W&B is not installed" in said
+
+
+def test_of_several_processes_one_says_how_the_run_begins(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
+    monkeypatch.setenv(FOLDER_VARIABLE, "")  # what the command leaves there is taken back
+    for rank in (0, 1):
+        monkeypatch.setattr(training.ranks, "rank", rank)
+        built(*TINY, cwd=tmp_path)._last_of_folder()
+        said = [line.split(":")[0] for line in capsys.readouterr().out.splitlines()]
+        assert said == ([] if rank else ["SLURM has started this job again", "--ckpt_path last"])
 
 
 def test_what_stops_before_anything_is_saved_does_not_name_the_checkpoint_of_an_older_run(
