@@ -7,7 +7,7 @@ with the configuration of the net in it. torch is imported late, so that --help 
 import argparse
 import math
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from pathlib import Path
@@ -275,7 +275,7 @@ def extract_member(checkpoint: Checkpoint, member: str) -> dict[str, Any]:
 
     Raises:
         UserError: for an unknown member, a checkpoint without the optimizer's state or the members' numbers of parameters, or an
-            optimizer with several groups of parameters.
+            optimizer whose numbers of weights do not say of which member they are.
     """
     _check_member(checkpoint, member)
     if "parameters" not in checkpoint:
@@ -298,13 +298,7 @@ def extract_member(checkpoint: Checkpoint, member: str) -> dict[str, Any]:
     first, end = dict(zip(counts, pairwise(accumulate(counts.values(), initial=0))))[member]
     states = []
     for state in checkpoint["optimizer_states"]:  # the parameters first to end - 1, numbered from 0
-        group, *others = state["param_groups"]
-        if others:
-            raise UserError(
-                f"extract expected an optimizer with all weights in one group of parameters, got {1 + len(others)} groups: its "
-                "state does not say which weights are of which net. `measure --ckpt_path` accepts this file and measures all "
-                "its nets."
-            )
+        group = _only_group(state["param_groups"], sum(counts.values()))
         part = {i - first: kept for i, kept in state["state"].items() if first <= i < end}
         states.append({"state": part, "param_groups": [group | {"params": list(range(end - first))}]})
     return {
@@ -318,6 +312,18 @@ def extract_member(checkpoint: Checkpoint, member: str) -> dict[str, Any]:
         "parameters": {ALONE: counts[member]},
         "running": {ALONE: checkpoint["running"][member]},
     }
+
+
+def _only_group(groups: Sequence[dict[str, Any]], weights: int) -> dict[str, Any]:
+    """The optimizer's group with all weights. UserError: if it has others, whose numbers do not say which net they are of."""
+    sizes = [len(group["params"]) for group in groups]
+    if sizes != [weights]:
+        raise UserError(
+            f"extract expected an optimizer with all {weights} weights of these nets in one group, got "
+            f"{' and '.join(map(str, sizes))}: its state does not say of which net each is. `measure --ckpt_path` accepts this "
+            "file and measures all its nets."
+        )
+    return groups[0]
 
 
 def _of_member(state: Any, member: str, members: set[str]) -> Any:

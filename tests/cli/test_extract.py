@@ -129,20 +129,16 @@ def test_final_weights_alone_are_refused(saved):
         extract_member(checkpoint, "plain-seed04")
 
 
-def test_several_groups_of_parameters_are_refused(tmp_path):
-    """The state numbers weights group by group, and does not say of which net each is."""
-
-    def by_dimension(parameters):
-        flat, others = [], []
-        for weight in parameters:
-            (flat if weight.ndim < 2 else others).append(weight)
-        return torch.optim.SGD([{"params": flat}, {"params": others}], lr=0.01, momentum=0.9)
-
-    one = trainer(1)
-    one.fit(bank(optimizer=by_dimension, scheduler=None), datamodule=digits())
-    one.save_checkpoint(tmp_path / "bank.ckpt")
-    with pytest.raises(UserError, match="all weights in one group of parameters, got 2 groups"):
-        extract_member(AtomicCheckpointIO().load_checkpoint(tmp_path / "bank.ckpt"), "plain-seed04")
+@pytest.mark.parametrize("rest", [False, True])
+def test_an_optimizer_that_does_not_have_all_weights_in_one_group_is_refused(saved, rest):
+    """Its state numbers weights group by group, and does not say of which net each is."""
+    checkpoint = AtomicCheckpointIO().load_checkpoint(saved)
+    groups = checkpoint["optimizer_states"][0]["param_groups"]
+    first, *others = groups[0]["params"]
+    groups[:] = [groups[0] | {"params": params} for params in ([others, [first]] if rest else [others])]
+    got = f"all {1 + len(others)} weights of these nets in one group, got {len(others)}{' and 1' * rest}:"
+    with pytest.raises(UserError, match=got):
+        extract_member(checkpoint, "plain-seed04")
 
 
 def test_a_dropout_net_and_its_twinless_bank(tmp_path):
