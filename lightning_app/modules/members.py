@@ -213,7 +213,7 @@ def exchange(
         owner, parameters, packed = owners[member.name], list(member.net.parameters()), None
         modules = [member.net, *([averages[member.name]] if averages else [])]
         if own := owner == strategy.global_rank:
-            states = [_to(dict(optimizer.state[parameter]), "cpu") for parameter in parameters]
+            states = [_to(dict(optimizer.state.get(parameter, {})), "cpu") for parameter in parameters]
             packed = [_to(dict(each.state_dict()), "cpu") for each in modules], states
         received = strategy.broadcast(packed, owner)
         if own or received is None:
@@ -222,7 +222,8 @@ def exchange(
         for module, state in zip(modules, nets):
             module.load_state_dict(state)
         for parameter, state in zip(parameters, states):
-            optimizer.state[parameter] = _to(state, parameter.device, parameter.device if fused else "cpu")
+            if state:  # of a weight that the optimizer was not given there cannot be any
+                optimizer.state[parameter] = _to(state, parameter.device, parameter.device if fused else "cpu")
 
 
 def _to(state: dict[str, Any], device: torch.device | str, steps: torch.device | str = "cpu") -> dict[str, Any]:

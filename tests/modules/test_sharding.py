@@ -6,20 +6,22 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 import yaml
 from torch import nn
 
 from callbacks.clock import EpochCallback
 from callbacks.log import LoggingCallback
 from lightning_app.common.errors import UserError
-from lightning_app.modules.members import Member, shares
+from lightning_app.modules.members import Member, exchange, shares
 from lightning_app.runs import RunFolder
 from lightning_app.runs.folder import find_runs
 from tests.forked import MAIN, Popen
-from tests.helpers import ROOT, TINY, assert_same_run, callbacks_in, command, shipped
+from tests.helpers import ROOT, TINY, assert_same_run, callbacks_in, command, identical, shipped
 
 
 def bank(arms: int, seeds: int) -> list[Member]:
@@ -61,6 +63,22 @@ def test_more_ranks_than_members_is_an_error():
     twin = Member("p", "p", 0, nn.Identity(), twin_of="0-0")
     with pytest.raises(UserError, match=r"at most 1 process\(es\) for 2 member\(s\) \(twins stay together\), got 2"):
         shares([*bank(1, 1), twin], 2)
+
+
+def test_weights_that_the_optimizer_was_not_given_are_exchanged_without_a_state():
+    """Such as frozen ones, which a function that makes the optimizer leaves out."""
+    sent: list = []
+    made = []
+    for rank in range(2):
+        net = nn.Sequential(nn.Linear(2, 2).requires_grad_(False), nn.Linear(2, 1))
+        optimizer = torch.optim.Adam(weight for weight in net.parameters() if weight.requires_grad)
+        if rank == 0:
+            net(torch.ones(1, 2)).sum().backward()
+            optimizer.step()
+        strategy = SimpleNamespace(global_rank=rank, broadcast=lambda packed, _: sent.append(packed) or sent[0])
+        exchange({"net": 0}, [Member("net", "net", 0, net)], {}, optimizer, strategy)
+        made.append({"net": net.state_dict(), "optimizer": optimizer.state_dict()})
+    assert identical(*made) and len(made[0]["optimizer"]["state"]) == 2
 
 
 FEWER = {  # of what takes most time, and is not more equal for being more
