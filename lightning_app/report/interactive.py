@@ -26,8 +26,8 @@ The template has the toolbar, hidden; of its buttons and lists the name is a par
 * ``panels``: Map of a panel's ``div`` to ``{svg, box, title}``; when it first comes near the window also ``{key, figure, axis,
   rows, x, y}``. ``x(number)`` and ``y(number)`` are in units of the SVG; ``axis`` is "epoch", "layer", "step", ...
 * ``read(figure)``: promise of a figure's CSV as rows of texts, the names of its columns first, read once. ``curves(panel)``:
-  promise of ``panel.curves``, ``[{who, line, arm, seed, values: Map(x -> number), cells: Map(x -> [text, low, high])}]``, and
-  ``panel.all``, those of all nets; a text has the digits of the CSV.
+  promise, after which there are ``panel.curves``, ``[{who, line, arm, seed, values: Map(x -> number), cells: Map(x -> [text,
+  low, high])}]``, and ``panel.all``, those of all nets; a text has the digits of the CSV.
 * ``state``: ``{at: [axis, x] or null, off: arms, seeds: hidden seeds, a, b, map}``. ``change(part, push)`` merges into it, writes
   the address (as a new entry of the history with ``push``) and calls each function in ``hooks``.
 * ``node(name, attributes, ...children)`` makes an element of HTML, ``draw(name, attributes, ...children)`` one of SVG; strings
