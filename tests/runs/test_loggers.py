@@ -100,8 +100,8 @@ def test_a_folder_with_a_space_is_one_word_of_the_command_that_is_named(started,
 
 
 def test_online_as_an_order_is_refused_in_a_message(started):
-    with pytest.raises(UserError, match="set the logger's mode to auto"):
-        started({"online": ["no"]}, mode="online")
+    with pytest.raises(UserError, match=r"did not start online \(no answer\): .* set the logger's mode to auto"):
+        started({"online": ["no answer"]}, mode="online")
 
 
 @pytest.fixture
