@@ -343,6 +343,8 @@ class ImageClassifier(pl.LightningModule):
         answers: list[Answer] = []  # of the optimizer's first call, at the weights before the step
 
         def gradients() -> Tensor | None:
+            for member in self.own:
+                member.net.zero_grad()  # of all weights: clipping counts those, too, that the optimizer was not given
             with explained(f"learn the batch of {when}", lambda: dict(zip((m.name for m in self.own), passes))):
                 found = one_by_one(passes, self.manual_backward, at_once=self._shares_batches)
             optimizing.clip(self.own, self.gradient_clip_val, self.gradient_clip_algorithm)

@@ -178,8 +178,6 @@ def _tried(make: OptimizerCallable, count: int) -> Tensor:
 def step(optimizer: LightningOptimizer, gradients: Callable[[], Tensor | None], members: int) -> None:
     """One optimizer step. The optimizer calls ``gradients``, which computes cost and gradients: once, or for one net repeatedly.
 
-    Gradients are zeroed before each call.
-
     Raises:
         UserError: if an optimizer calls it repeatedly for several nets, or not before it needs the gradients.
     """
@@ -188,11 +186,9 @@ def step(optimizer: LightningOptimizer, gradients: Callable[[], Tensor | None], 
     def closure() -> Tensor | None:
         nonlocal calls
         calls += 1
-        if calls > 1:
-            if members > 1:
-                why = "asks for gradients several times in a step, and mixes them (SAM, a line search)"
-                raise UserError(_mixes(inner, why))
-            inner.zero_grad()
+        if calls > 1 and members > 1:
+            why = "asks for gradients several times in a step, and mixes them (SAM, a line search)"
+            raise UserError(_mixes(inner, why))
         return gradients()
 
     late = (

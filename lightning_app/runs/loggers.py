@@ -383,7 +383,7 @@ class AutoWandbLogger(WandbLogger):
                 why = first_line(error)
                 if self._mode == "online":
                     raise UserError(
-                        f"W&B did not start {mode} ({why}): log in, see to the connection, or set the logger's mode to auto."
+                        f"W&B did not start {mode} ({why}): log in, check the connection, or set the logger's mode to auto."
                     ) from error
                 log.warning("W&B did not start %s (%s).", mode, why)
                 self._runs.clear()

@@ -133,6 +133,19 @@ def test_clipping_is_torchs_before_the_decay(options, clip):
     assert same_weights(module.members[0].net, by_hand(start, watch.batches, decayed, clip))
 
 
+def test_clipping_counts_the_gradients_of_one_step_also_of_weights_that_the_optimizer_lacks():
+    def make(weights):
+        return torch.optim.SGD([*weights][-2:], 0.05)
+
+    module = classifier({"net": arm(True)}, optimizer=make, weight_decay=0, **ALONE, **CLIPPED)
+    start = copy.deepcopy(module.members[0].net)
+    fit(module, callbacks=[watch := Watch()])
+    some = make(start.parameters())
+    some.zero_grad = start.zero_grad
+    trained = by_hand(start, watch.batches, some, partial(clip_grad_norm_, max_norm=0.1))
+    assert same_weights(module.members[0].net, trained)
+
+
 @pytest.mark.parametrize("make", [lbfgs, partial(SAM, lr=0.05)])
 def test_an_optimizer_with_a_closure_is_the_loop_by_hand(make):
     module = classifier({"net": arm(True)}, optimizer=make, weight_decay=0, **ALONE)
