@@ -93,9 +93,14 @@ class DrivingForce(StatefulMeasure):
 def _forces(forces: Mapping[str, Force]) -> dict[str, Any]:
     found: dict[str, Any] = {f"drive/{name}": force for name, force in forces.items()}
     if on_lambda := [force for name, force in forces.items() if name != SCALE]:
-        found["drive/positive"] = _share(float(force.second_order > 0) for force in on_lambda)
-        found["drive/positive_first"] = _share(float(force.first_order > 0) for force in on_lambda)
+        found["drive/positive"] = _share(_upwards(force.second_order) for force in on_lambda)
+        found["drive/positive_first"] = _share(_upwards(force.first_order) for force in on_lambda)
     return found
+
+
+def _upwards(force: float) -> float:
+    """1 or 0; NaN of a net that has diverged."""
+    return math.nan if math.isnan(force) else float(force > 0)
 
 
 def _comparisons(before: Mapping[str, Force], now: Mapping[str, Force]) -> dict[str, float]:

@@ -77,10 +77,11 @@ def test_a_net_without_normalisation_has_the_scale_only(tmp_path):
 
 
 def test_a_diverged_net_is_logged_as_it_is():
-    net, callback = arm(True).net(), DrivingForce()
+    net, callback = with_moved_norms(FULL.net()), DrivingForce()
     torch.nn.init.constant_(net.conv0.weight, math.nan)
     one, other = (callback.evaluate(context(net)) for _ in range(2))
     assert math.isnan(one["drive/scale"].second_order) and math.isnan(other["drive/scale/agrees"])
+    assert math.isnan(one["drive/positive"]) and math.isnan(one["drive/positive_first"])
 
 
 def test_a_net_of_which_normalisation_alone_is_trained_has_none(tmp_path):
