@@ -59,6 +59,8 @@ class EffectiveDepth(Measure):
         * If a net takes several tensors, paths start at the first and at others with real numbers; segments, positions and
           arguments of ``forward`` with ``mask`` in their names are constants.
         * Nets without branches have one length, their depth, and no keys.
+        * d_grad is that of the first ``gradient_samples``. Where the probe is sorted by class, as that of an `ImageFolder`, these
+          are of the first classes only: set ``gradient_samples`` to ``samples``.
         * If ``gate_share`` is large, d_grad describes only a small part of the gradient.
         * Gates and statistics are those of each sample. Before training, when running statistics have seen no data, those of
           probe samples are used.
@@ -74,7 +76,7 @@ class EffectiveDepth(Measure):
 
     Args:
         samples: number of probe samples, evenly spread over the probe; all if it has fewer.
-        gradient_samples: number of these used for d_grad, for which a sample costs as much as five for d_eff.
+        gradient_samples: number of these used for d_grad, the first ones, for which a sample costs as much as five for d_eff.
     """
 
     family = "depth"
