@@ -103,7 +103,6 @@ def lambda_statistics(norm: Normalisation, before: Tensor | None = None) -> Lamb
 
     ``before``: its lambda at the last measurement, if there was one. It is ignored if its length differs.
 
-
     >>> module = nn.BatchNorm1d(2)
     >>> _ = module.weight.data.copy_(torch.tensor([3.0, -4.0]))
     >>> found = lambda_statistics(Normalisation("layer01", "1", module, None), torch.tensor([1.0, 1.0]))

@@ -1,15 +1,12 @@
 """Loss, gradient and Hessian of linear nets in closed form (Li et al. 2016, Eqs. 1 and 2, Definition 5).
 
 A net of R units of n square matrices maps x by ``x <- s x + W^n ... W^1 x``, unit by unit, with s = 1 (shortcuts around n
-matrices) or s = 0 (plain). Its loss ``1/2 E ||A x - y||^2`` depends on the data only through `Moments`, and is at most
-quadratic in any pair of matrices, so that the Hessian is a sum of Kronecker products over all pairs. It takes no automatic
-differentiation and no pass over the data.
+matrices) or s = 0 (plain). Its loss ``1/2 E ||A x - y||^2`` is quadratic in its linear map A, with the coefficients E[x x^T],
+E[y x^T] and E ||y||^2 (`Moments`): two small matrices replace sixty thousand images in loss, gradient, Hessian and full-batch
+gradient descent, exactly. In any pair of matrices it is at most quadratic, so that the Hessian is a sum of Kronecker
+products over all pairs, without automatic differentiation.
 
 Shapes: weights (..., R, n, d, d), W[r, k] is the (k+1)-th matrix of the (r+1)-th unit; N = R n matrices.
-
-The loss depends on the data only through E[x x^T], E[y x^T] and E ||y||^2: for a linear map A the mean squared error is quadratic
-in A with these coefficients. So two small matrices replace sixty thousand images in loss, gradient, Hessian and full-batch
-gradient descent, exactly.
 """
 
 from dataclasses import dataclass
