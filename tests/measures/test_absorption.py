@@ -14,6 +14,7 @@ from torch import nn
 from lightning_app.measures import absorb, absorbed_norms, normalisations_of, weight_norm
 from lightning_app.measures.weights.absorption import NormName
 from lightning_app.networks import CifarResNet, PreactResNet, SimplifiedNet, layers_of
+from lightning_app.networks.residual_mlp import MeanStdNorm
 
 IMAGES = torch.randn(4, 3, 32, 32, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 
@@ -63,6 +64,7 @@ def odd_net() -> nn.Module:
         (lambda: torchvision.models.DenseNet(4, (2, 2), 8, bn_size=2), 5),
         (linear_net, 1),
         (odd_net, 3),
+        (lambda: nn.Sequential(nn.Conv2d(3, 4, 3, bias=False), MeanStdNorm(4)), 1),  # one number for all channels
     ],
 )
 def test_the_absorbed_net_is_the_net_in_evaluation_mode(make, merged):

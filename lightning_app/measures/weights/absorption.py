@@ -36,10 +36,10 @@ def absorb(net: nn.Module, image: Tensor) -> nn.Module:
         if norm.into is None:
             continue
         layer: Any = net.get_submodule(norm.into)
-        (scale, shift), trained = affine(norm.module), layer.weight.requires_grad
-        bias, dtype = layer.weight.new_zeros(len(scale)) if layer.bias is None else layer.bias, layer.weight.dtype
-        layer.bias = nn.Parameter((bias * scale + shift).to(dtype), trained)
-        layer.weight = nn.Parameter(_times(layer.weight, scale).to(dtype), trained)
+        (scale, shift), weight = affine(norm.module), layer.weight
+        bias = weight.new_zeros(len(weight)) if layer.bias is None else layer.bias
+        layer.bias = nn.Parameter((bias * scale + shift).to(weight.dtype), weight.requires_grad)
+        layer.weight = nn.Parameter(_times(weight, scale).to(weight.dtype), weight.requires_grad)
         # Under each of its names: some nets keep a layer as an attribute and in a Sequential.
         for path in [path for path, each in net.named_modules(remove_duplicate=False) if each is norm.module]:
             net.set_submodule(path, nn.Identity().eval())
