@@ -52,16 +52,8 @@ def directional_derivatives(function: Function, at: Tensor, direction: Tensor, o
     return torch.stack(found)
 
 
-class Checked:
-    """Quantities that are 0, or at most 0, up to rounding, as fields of a dataclass."""
-
-    @property
-    def largest(self) -> float:
-        return max(vars(self).values())
-
-
 @dataclass(frozen=True)
-class Lemma1(Checked):
+class Lemma1:
     """All are 0 up to rounding, ``others`` exactly; ``bias`` may be negative."""
 
     target: float  # distance of the moved point from its target
@@ -86,7 +78,7 @@ def lemma_1(points: Tensor, moved: int, target: Tensor) -> Lemma1:
 
 
 @dataclass(frozen=True)
-class Lemma2(Checked):
+class Lemma2:
     """What the path keeps to, as excesses: at most 0 up to rounding."""
 
     length: float  # of the path, less pi^2 / 2
@@ -111,7 +103,7 @@ def lemma_2(start: Tensor, end: Tensor, obstacles: Tensor, rho: float, steps: in
 
 
 @dataclass(frozen=True)
-class Lemma3(Checked):
+class Lemma3:
     """All are 0, exactly or up to rounding."""
 
     outputs: float  # largest change of an output where every unit has a matrix that is 0
@@ -142,7 +134,7 @@ def lemma_3(form: ShortcutForm, x: Tensor, y: Tensor) -> Lemma3:
 
 
 @dataclass(frozen=True)
-class Lemma4(Checked):
+class Lemma4:
     """Both are 0, the losses exactly: units at 0 are the identity, bit for bit."""
 
     losses: float  # largest difference between the losses of two units' parameters at any two places

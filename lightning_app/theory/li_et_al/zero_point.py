@@ -25,7 +25,7 @@ from torch.func import grad
 from torch.func import hessian as autograd_hessian
 
 from lightning_app.common.errors import UserError
-from lightning_app.theory.li_et_al.lemmas import Checked, directional_derivatives
+from lightning_app.theory.li_et_al.lemmas import directional_derivatives
 from lightning_app.theory.li_et_al.linear import Moments, hessian
 from lightning_app.theory.li_et_al.shortcut import Activation, ShortcutForm
 
@@ -129,7 +129,7 @@ def _slope(form: ShortcutForm, activation: Activation, place: str) -> float:
 
 
 @dataclass(frozen=True)
-class Deviations(Checked):
+class Deviations:
     """Largest absolute differences between Theorem 2 and automatic differentiation at zero; all 0 up to rounding."""
 
     gradient: float

@@ -180,11 +180,6 @@ class Lemma3:
     expectation: float  # |sum over paths of x rho^r w...w (Eq. 11) - net with every gate rho| / S
     sampled: float  # |mean of Y over the sampled gates - that| in standard errors
 
-    @property
-    def largest(self) -> float:
-        """The largest of the deviations that must be 0 up to rounding."""
-        return max(self.absolute, self.hinge, self.expectation)
-
 
 def lemma_3(net: SharedWeights, w: Tensor, x: Tensor, rho: float, draws: int, generator: torch.Generator) -> Lemma3:
     """Check the absolute and the hinge loss, averaged over gates that are open independently with probability rho.
