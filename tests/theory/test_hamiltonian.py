@@ -113,6 +113,12 @@ def test_pure_2_has_the_eigenvectors(Lambda):
         torch.testing.assert_close(overlap, torch.eye(Lambda).repeat_interleave(2, 0).double(), rtol=0, atol=1e-8)
 
 
+def test_a_search_that_has_found_nothing_goes_on():
+    """On a sphere of odd dimension none has the right alternating sum, 0; but each function has a minimum."""
+    found = critical_points(mixture((1, 2, 3), 4, 10, (0.3, 0.5, 1.0)), generator(), starts=1)
+    assert all(len(each.points) for each in found)
+
+
 @cache
 def counted(lengths: tuple[int, ...], Lambda: int, samples: int = 150) -> list[CriticalPoints]:
     return critical_points(mixture(lengths, Lambda, samples), generator())

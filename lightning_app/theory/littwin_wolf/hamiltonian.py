@@ -114,8 +114,9 @@ class CriticalPoints:
 
     @property
     def complete(self) -> bool:
-        """Is ``sum (-1)^index`` the Euler characteristic of the sphere? One missing point always shows, two may not."""
-        return int((1 - 2 * (self.indices % 2)).sum()) == 1 + (-1) ** (self.points.shape[1] - 1)
+        """Are there points, whose ``sum (-1)^index`` is the Euler characteristic? One missing always shows, two may not."""
+        total = int((1 - 2 * (self.indices % 2)).sum())
+        return len(self.indices) > 0 and total == 1 + (-1) ** (self.points.shape[1] - 1)
 
     @property
     def counts(self) -> Tensor:
