@@ -222,8 +222,10 @@ def exchange(
         for module, state in zip(modules, nets):
             module.load_state_dict(state)
         for parameter, state in zip(parameters, states):
-            if state:  # of a weight that the optimizer was not given there cannot be any
+            if state:
                 optimizer.state[parameter] = _to(state, parameter.device, parameter.device if fused else "cpu")
+            else:  # the optimizer was not given this weight, or has dropped what it kept of it
+                optimizer.state.pop(parameter, None)
 
 
 def _to(state: dict[str, Any], device: torch.device | str, steps: torch.device | str = "cpu") -> dict[str, Any]:

@@ -65,20 +65,23 @@ def test_more_ranks_than_members_is_an_error():
         shares([*bank(1, 1), twin], 2)
 
 
-def test_weights_that_the_optimizer_was_not_given_are_exchanged_without_a_state():
-    """Such as frozen ones, which a function that makes the optimizer leaves out."""
+@pytest.mark.parametrize("left", [0, 2])
+def test_weights_of_which_the_optimizer_keeps_nothing_are_exchanged_without_a_state(left):
+    """Such as frozen ones, which a function that makes the optimizer leaves out, or all after a restart of momentum."""
     sent: list = []
     made = []
     for rank in range(2):
         net = nn.Sequential(nn.Linear(2, 2).requires_grad_(False), nn.Linear(2, 1))
         optimizer = torch.optim.Adam(weight for weight in net.parameters() if weight.requires_grad)
-        if rank == 0:
+        if rank == 0 or not left:
             net(torch.ones(1, 2)).sum().backward()
             optimizer.step()
+        if rank == 0 and not left:
+            optimizer.state.clear()
         strategy = SimpleNamespace(global_rank=rank, broadcast=lambda packed, _: sent.append(packed) or sent[0])
         exchange({"net": 0}, [Member("net", "net", 0, net)], {}, optimizer, strategy)
         made.append({"net": net.state_dict(), "optimizer": optimizer.state_dict()})
-    assert identical(*made) and len(made[0]["optimizer"]["state"]) == 2
+    assert identical(*made) and len(made[0]["optimizer"]["state"]) == left
 
 
 FEWER = {  # of what takes most time, and is not more equal for being more
