@@ -246,11 +246,13 @@ def _extracted(checkpoint: Checkpoint, options: argparse.Namespace) -> tuple[dic
     from lightning_app.modules.resume import in_words
     from lightning_app.runs.checkpoints import holds_weights_alone
 
+    weights_alone = holds_weights_alone(options.target)
+    if weights_alone and "optimizer_states" in checkpoint:  # what it does not write need not be told apart
+        checkpoint = {**checkpoint, "optimizer_states": []}
     alone = extract_member(checkpoint, options.member)
     (one,) = alone["members"]
     centre = checkpoint.get("centres", {}).get(options.member, "zero")
     decay = " --model.decay_towards identity, as in the bank." if centre == "identity" else "."
-    weights_alone = holds_weights_alone(options.target)
     apart = not weights_alone and not checkpoint.get("share_batches", True)  # older ones do not say
     return alone, [
         f"written: {options.target} ({in_words(one)}, was '{options.member}')",
@@ -320,8 +322,8 @@ def _only_group(groups: Sequence[dict[str, Any]], weights: int) -> dict[str, Any
     if sizes != [weights]:
         raise UserError(
             f"extract expected an optimizer with all {weights} weights of these nets in one group, got "
-            f"{' and '.join(map(str, sizes))}: its state does not say of which net each is. `measure --ckpt_path` accepts this "
-            "file and measures all its nets."
+            f"{' and '.join(map(str, sizes))}: its state does not say of which net each is. Name a .safetensors file as the "
+            "second to extract the weights alone, or measure all nets with `measure --ckpt_path`."
         )
     return groups[0]
 

@@ -141,6 +141,16 @@ def test_an_optimizer_that_does_not_have_all_weights_in_one_group_is_refused(sav
         extract_member(checkpoint, "plain-seed04")
 
 
+def test_weights_alone_are_extracted_beside_any_optimizer(saved, tmp_path):
+    whole = AtomicCheckpointIO().load_checkpoint(saved)
+    whole["optimizer_states"][0]["param_groups"][0]["params"].pop()
+    bank, one = tmp_path / "bank.ckpt", tmp_path / "one.safetensors"
+    AtomicCheckpointIO().save_checkpoint(whole, bank)
+    assert main(["extract", str(bank), str(one), "--member", "plain-seed04"]) == 0
+    found = AtomicCheckpointIO().load_checkpoint(one)["state_dict"]
+    assert identical(found, extract_member(AtomicCheckpointIO().load_checkpoint(saved), "plain-seed04")["state_dict"])
+
+
 def test_a_dropout_net_and_its_twinless_bank(tmp_path):
     """Nets without ID entries have none to name."""
 
