@@ -74,6 +74,7 @@ def test_online_without_wandb_is_refused(tmp_path, capsys, monkeypatch):
 def test_of_several_processes_one_says_how_the_run_begins(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
     monkeypatch.setenv(FOLDER_VARIABLE, "")  # what the command leaves there is taken back
+    monkeypatch.chdir(tmp_path)  # the quickstart's checkpoint may lie in the folder of the same name in the checkout
     for rank in (0, 1):
         monkeypatch.setattr(training.ranks, "rank", rank)
         built(*TINY, cwd=tmp_path)._last_of_folder()
