@@ -48,6 +48,14 @@ def quiet_machine():
     torch.set_num_threads(1)
 
 
+@pytest.fixture(autouse=True, scope="session")
+def no_waiting_for_the_disk():
+    """Of files that no test needs after a power cut. Where much is being written one call may take half a minute."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda _: None)
+        yield
+
+
 @pytest.fixture(autouse=True)
 def no_lent_wandb_service(monkeypatch):
     """A W&B run of this process would lend what a test starts its service, which may have ended: waited for for ever."""

@@ -2,7 +2,6 @@
 
 import copy
 import functools
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -27,14 +26,6 @@ from lightning_app.statistics.paired import paired
 # Rows of Yu & Tomasi's Fig. 7 that need no run.
 SEPARATED = "share of the expected ||t_0 - p_0||² that is of the 1 in the ID entries, fan-in"
 BY_PRINT = "||t_200 - t_0|| / ||t_0 - p_0||, arithmetic on the paper's own Table 3"
-
-
-@pytest.fixture(autouse=True, scope="module")
-def no_waiting_for_the_disk():
-    """Of files that no test here needs after a power cut."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(os, "fsync", lambda _: None)
-        yield
 
 
 @pytest.fixture(autouse=True, scope="module")
