@@ -322,8 +322,8 @@ def _only_group(groups: Sequence[dict[str, Any]], weights: int) -> dict[str, Any
     if sizes != [weights]:
         raise UserError(
             f"extract expected an optimizer with all {weights} weights of these nets in one group, got "
-            f"{' and '.join(map(str, sizes))}: its state does not say of which net each is. Name a .safetensors file as the "
-            "second to extract the weights alone, or measure all nets with `measure --ckpt_path`."
+            f"{' and '.join(map(str, sizes))}: its state does not say of which net each is. Write to a .safetensors file "
+            "to extract the weights alone, or measure all nets with `measure --ckpt_path`."
         )
     return groups[0]
 
