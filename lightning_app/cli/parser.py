@@ -341,6 +341,8 @@ def _did_you_mean(word: str, known: Iterable[str]) -> str | None:
 
     >>> _did_you_mean("data-root", ["data.root"]), _did_you_mean("ckpt-path", ["ckpt_path"])
     ('did you mean data.root?', 'did you mean ckpt_path?')
+    >>> _did_you_mean("model.sead", ["data.seed", "model.seeds"])  # further off by its letters, but of the same group
+    'did you mean model.seeds?'
     """
     known = list(known)
     if "-" in word:  # as other programs spell what is a dot or an underscore here
@@ -353,9 +355,10 @@ def _did_you_mean(word: str, known: Iterable[str]) -> str | None:
         return f"did you mean {OTHERWISE_NAMED[last]}?"
     if not group and (whole := sorted(key for key in known if key.endswith(f".{last}"))):
         return f"did you mean {' or '.join(whole[:3])}?"
-    if group and (respelled := _respelled(word, known)):
-        return f"did you mean {respelled}?"
     ends = {key: key.rsplit(".", 1)[-1] for key in known}
+    # A name that another group has is more likely in the wrong group than misspelled.
+    if group and (respelled := _respelled(word, known, 0.75 if last in ends.values() else 0.65)):
+        return f"did you mean {respelled}?"
     near = [key for similar in nearest(last, {*ends.values()}, 2, 0.7) for key in known if ends[key] == similar]
     near = near or [key for key in known if ends[key].startswith(f"{last}_")]
     near = ([key for key in near if key.startswith(group.split(".")[0])] or near)[:3]
@@ -373,12 +376,12 @@ def _takes(place: str, key: str, known: Iterable[str]) -> str | None:
     return f"the class of {place} takes {names}; {more}" if place and names else None
 
 
-def _respelled(word: str, known: Iterable[str]) -> str | None:
+def _respelled(word: str, known: Iterable[str], cutoff: float) -> str | None:
     """A dotted key, each unknown part replaced by the nearest of its group; None where there is none, or nothing to replace.
 
     >>> keys = ["model.arms.NAME.net.depth", "model.seeds", "run.plan", "run.plan.help"]
-    >>> _respelled("model.arm.plain", keys), _respelled("run.plen.x", keys), _respelled("model.seed.x", keys)
-    ('model.arms.plain', 'run.plan.x', 'model.seeds')
+    >>> [_respelled(word, keys, 0.75) for word in ("model.arm.plain", "run.plen.x", "model.seed.x")]
+    ['model.arms.plain', 'run.plan.x', 'model.seeds']
     """
     found: list[str] = []
     group = ""
@@ -386,7 +389,7 @@ def _respelled(word: str, known: Iterable[str]) -> str | None:
         names = {key.removeprefix(group).split(".")[0] for key in known if key.startswith(group) and "." in key}
         if not names:  # nothing is below an option that is no group and no class
             break
-        near = [part] if part in names or names <= {*OF_SEVERAL} else nearest(part, names, 1, 0.75)
+        near = [part] if part in names or names <= {*OF_SEVERAL} else nearest(part, names, 1, cutoff)
         if not near:
             return None
         found += near
