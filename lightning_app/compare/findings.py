@@ -231,13 +231,8 @@ def latex(finding: Finding) -> str:
     lost = [f"{plural(sum(finding.diverged), 'net')} diverged"] * any(finding.diverged)
     lost += [f"{finding.left_out} left out"] * (finding.left_out > 0)
     pairs = f"{finding.pairs}" + f" ({', '.join(lost)})" * bool(lost)
-    cells = [
-        escaped(finding.name),
-        escaped(finding.at),
-        pairs,
-        *(_math(f"{brief(s.mean, sd=s.sd)}") for s in (a, b)),
-    ]
-    return " & ".join([*cells, _math(_interval(finding)), str(finding.verdict)]) + r" \\"
+    where, numbers = (finding.name, finding.at), [brief(a.mean, sd=a.sd), brief(b.mean, sd=b.sd), _interval(finding)]
+    return " & ".join([*map(escaped, where), pairs, *map(_math, numbers), finding.verdict]) + r" \\"
 
 
 def _math(words: str) -> str:
