@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from functools import partial
 
-from lightning_app.common.numbers import plural, span
+from lightning_app.common.numbers import epoch_text, plural, span
 from lightning_app.report.page_data import gather
 from lightning_app.report.pairs import DIVERGED, Pair, pairs
 from lightning_app.report.sections.cushions import choose_layer
@@ -76,7 +76,7 @@ def _cushions(pair: Pair) -> str:
 
 def _epochs(finals: Sequence[Final]) -> str:
     ends = {choose(last.epoch for last in finals) for choose in (min, max)}
-    said = " to ".join(f"{round(epoch, 3):g}" for epoch in sorted(ends))  # within one with a fraction
+    said = " to ".join(map(epoch_text, sorted(ends)))
     return f"{said} epoch{'s' * (said != '1')}"
 
 

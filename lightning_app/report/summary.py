@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from lightning_app.common.numbers import number
+from lightning_app.common.numbers import epoch_text, number
 from lightning_app.report.page_data import PageNet, gather
 from lightning_app.report.sections.cushions import choose_layer
 from lightning_app.report.sections.outcome import limits
@@ -49,4 +49,4 @@ def _last(net: PageNet, name: str) -> str:
     last = net.end(name)
     if last is None:
         return NOT_MEASURED
-    return number(last.value) + (f" (epoch {round(last.epoch, 3):g})" if last.epoch != net.epoch else "")
+    return number(last.value) + (f" (epoch {epoch_text(last.epoch)})" if last.epoch != net.epoch else "")
