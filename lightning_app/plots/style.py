@@ -5,8 +5,9 @@ by a CSS variable that the page sets for either. So each colour has one name, an
 """
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
+from typing import Any
 
 INK, GRID = "#20252b", "#d5d9de"
 
@@ -71,3 +72,8 @@ def styles(kinds: Iterable[str]) -> list[Style]:
         found.append(Style(colour, DASHES[i % len(DASHES)], MARKERS[i % len(MARKERS)]))
         seen[this] += 1
     return found
+
+
+def styles_of(things: Collection[Any]) -> dict[Any, Style]:
+    """One style for each of what is neither plain nor residual, such as a run or a pair of arms."""
+    return dict(zip(things, styles(["other"] * len(things)), strict=True))

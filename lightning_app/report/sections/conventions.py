@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 
 from lightning_app.common.numbers import number
 from lightning_app.plots.drawing import dots
-from lightning_app.plots.style import INK, Style, styles
+from lightning_app.plots.style import INK, Style, styles_of
 from lightning_app.report import conventions
 from lightning_app.report.blocks import Block, Cell, Figure, Panel, Section, Table, cell, csv_text, mean_cell
 from lightning_app.report.page_data import PageData
@@ -139,8 +139,7 @@ def _figure(entries: Sequence[conventions.AcrossConventions]) -> list[Figure]:
     if not (shown := [entry for entry in entries if len(entry.ratios) > 1]):
         return []
     asked = [*dict.fromkeys(entry.quantity for entry in shown)]
-    found = [*dict.fromkeys(entry.pair for entry in shown)]
-    looks = dict(zip(found, styles(["other"] * len(found)), strict=True))
+    looks = styles_of(dict.fromkeys(entry.pair for entry in shown))
     parts = np.array_split(np.arange(len(asked)), math.ceil(len(asked) / LINES))  # of about the same length
     panels = [
         _panel(number, [entry for entry in shown if asked.index(entry.quantity) in part], looks)

@@ -6,7 +6,7 @@ from statistics import median
 from matplotlib.axes import Axes
 
 from lightning_app.plots.drawing import curve, dots, finite, from_zero
-from lightning_app.plots.style import styles
+from lightning_app.plots.style import styles_of
 from lightning_app.report.blocks import Cell, Figure, Rows, Section, Table, cell, csv_text
 from lightning_app.report.page_data import PageData
 from lightning_app.report.panels import legend, panel
@@ -45,7 +45,7 @@ def _title(name: str) -> str:
 
 
 def _figure(page: PageData, names: list[str]) -> Figure:
-    looks = dict(zip(page.runs, styles(["other"] * len(page.runs)), strict=True))
+    looks = styles_of(page.runs)
 
     def draw_medians(axes: Axes) -> None:
         shift = 0.6 / len(looks)  # runs one below the other: equal costs would hide each other

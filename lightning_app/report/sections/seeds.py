@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 
 from lightning_app.common.numbers import unrounded
 from lightning_app.plots.drawing import curve, filled
-from lightning_app.plots.style import INK, Style, styles
+from lightning_app.plots.style import INK, Style, styles_of
 from lightning_app.report.blocks import Block, Cell, Entry, Figure, Panel, Rows, Section, Table, cell, csv_text
 from lightning_app.report.figures import joined
 from lightning_app.report.page_data import PageData, PageNet, loss_of
@@ -135,7 +135,7 @@ def _tests(found: Sequence[Pair], names: Sequence[str]) -> Table:
 
 def _over_epochs(found: Sequence[Pair], names: Sequence[str]) -> list[Figure]:
     """The figure of paired differences; none if neither quantity was measured."""
-    looks, panels, rows = _looks(found), [], []
+    looks, panels, rows = styles_of(found), [], []
     for name in names:
         lines = {
             pair: pd.DataFrame(vars(paired.paired_curve(*np.split(common.to_numpy().T, 2))), common.index)
@@ -155,11 +155,6 @@ def _over_epochs(found: Sequence[Pair], names: Sequence[str]) -> list[Figure]:
 def _difference_rows(lines: Mapping[Pair, pd.DataFrame]) -> list[tuple]:
     """(epoch or risk, pair, mean, low, high, number of pairs)"""
     return [(x, pair.label, *ends, len(pair.seeds)) for pair, line in lines.items() for x, *ends in line.itertuples()]
-
-
-def _looks(found: Iterable[Pair]) -> dict[Pair, Style]:
-    found = [*found]
-    return dict(zip(found, styles(["other"] * len(found)), strict=True))
 
 
 def _legend(looks: dict[Pair, Style]) -> list[Entry]:
@@ -191,7 +186,7 @@ def _at_risk(pair: Pair, error: str) -> paired.ErrorAtRisk | None:
 
 
 def _error_against_risk(reached: dict[Pair, paired.ErrorAtRisk], error: str) -> Figure:
-    looks, x = _looks(reached), _titled(RISK, [net for pair in reached for net in pair.nets])
+    looks, x = styles_of(reached), _titled(RISK, [net for pair in reached for net in pair.nets])
     lines = {pair: pd.DataFrame(vars(errors.difference), errors.levels) for pair, errors in reached.items()}
     panels = []
     for number, (pair, errors) in enumerate(reached.items()):
