@@ -260,9 +260,9 @@ class Net:
         found = self.series(name).get(epoch)
         return None if found is None else float(found)
 
-    def arrays(self, family: str, epoch: float) -> dict[str, np.ndarray]:
+    def arrays(self, family: str, epoch: float | None) -> dict[str, np.ndarray]:
         """This net's arrays, its name cut off the keys; empty if there are none at that epoch."""
-        if epoch not in self.run.array_epochs(family):
+        if epoch is None or epoch not in self.run.array_epochs(family):
             return {}
         prefix = f"{self.name}/"
         arrays = self.run.arrays(family, epoch)

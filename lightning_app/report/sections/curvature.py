@@ -281,8 +281,7 @@ def _leading_at_end(page: PageData, prefix: str) -> dict[PageNet, pd.Series]:
     """The leading eigenvector's square by layer, at the last epoch with a spectrum."""
     found = {}
     for net in page.nets:
-        epoch = last_epoch(net, prefix)
-        arrays = {} if epoch is None else net.arrays(prefix, epoch)
+        arrays = net.arrays(prefix, last_epoch(net, prefix))
         if len(values := arrays.get(f"{prefix}/leading", np.empty(0))):
             found[net] = pd.Series(values, range(1, 1 + len(values)), dtype=float)
     return found

@@ -224,7 +224,7 @@ def _distributions(page: PageData, what: str, when: float) -> dict[PageNet, pd.S
     found = {}
     for net in page.nets:
         epoch = stages(net.run.array_epochs(DEPTH), WHEN).get(when)  # None: it is another of them already
-        arrays = {} if epoch is None else net.arrays(DEPTH, epoch)
+        arrays = net.arrays(DEPTH, epoch)
         if {f"{DEPTH}/{what}", f"{DEPTH}/lengths"} <= arrays.keys():
             found[net] = pd.Series(arrays[f"{DEPTH}/{what}"], arrays[f"{DEPTH}/lengths"], name=epoch)
     return found

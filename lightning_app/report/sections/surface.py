@@ -90,7 +90,7 @@ def _rise(net: PageNet, reading: str) -> pd.Series:
 def _plane(net: PageNet, reading: str) -> _Plane | None:
     """None where its arrays were not saved, or are a line."""
     epoch = _last(net)
-    arrays = {} if epoch is None else net.arrays(FAMILY, epoch)
+    arrays = net.arrays(FAMILY, epoch)
     radii, risk = (arrays.get(f"{reading}/{name}", np.empty(0)) for name in ("radii", "risk"))
     if len(risk) < LEAST:
         return None
