@@ -34,6 +34,7 @@ class FinalMeasures:
     epochs: list[float]  # of each net's gap in error, and of its measures
     values: pd.DataFrame  # a row a measure
     left_out: list[str]  # messages on which nets, and why
+    unseen: str  # what the held-out data are called
 
     @property
     def groups(self) -> list[str]:
@@ -62,7 +63,8 @@ def final_measures(page: PageData) -> FinalMeasures:
             [net for net in found if net not in errors], f"with no {unseen.words} and training error of the last epoch"
         ),
     ]
-    return FinalMeasures([*errors], gaps, [gap.epoch for gap in errors.values()], _values(errors), left_out)
+    epochs = [gap.epoch for gap in errors.values()]
+    return FinalMeasures([*errors], gaps, epochs, _values(errors), left_out, unseen.words)
 
 
 def _gap(net: PageNet, name: str) -> Final | None:

@@ -21,7 +21,6 @@ from lightning_app.report.gap_correlation import LEVEL, WAYS, FinalMeasures, Pre
 from lightning_app.report.page_data import PageData
 from lightning_app.report.panels import legend, panel
 from lightning_app.report.sections.headline import GAP
-from lightning_app.runs.reader import held_out
 from lightning_app.statistics.rank_correlation import ENOUGH_PAIRS
 
 DRAWN = 8  # measures in the panel of intervals
@@ -199,11 +198,10 @@ def _intervals(prediction: Prediction, ways: dict[str, Style]) -> Panel:
 
 def _scatter(number: int, measures: FinalMeasures, name: str) -> Panel:
     values, groups = measures.values.loc[name].to_numpy(), np.array(measures.groups)
-    gap = GAP.format(unseen=held_out({logged for net in measures.nets for logged in net.names}).words)
 
     def draw(axes: Axes) -> None:
         for net in {net.group: net for net in measures.nets}.values():
             own = (groups == net.group) & np.isfinite(values)
             dots(axes, values[own], measures.gaps["error"][own], net.style)
 
-    return panel(f"prediction-scatter-{number}", name, draw, x=name, y=gap)
+    return panel(f"prediction-scatter-{number}", name, draw, x=name, y=GAP.format(unseen=measures.unseen))
