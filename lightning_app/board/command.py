@@ -9,7 +9,6 @@ from pathlib import Path
 
 from lightning_app.common.arguments import Parser
 from lightning_app.common.errors import UserError
-from lightning_app.common.files import with_home
 
 __all__ = ["main"]
 
@@ -41,14 +40,13 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--port", type=int, default=PORT, help=f"on 127.0.0.1 (default: {PORT}); 0: any free port")
     parser.add_argument("--open", action="store_true", help="open the page in a browser")
     options = parser.parse_args(argv)
-    folders = [*map(with_home, options.runs)]
-    for folder in folders:
+    for folder in options.runs:
         if folder.exists() and not folder.is_dir():
             raise UserError(f"expected a folder of runs, got the file {folder}: name the folder that it is in.")
         if not folder.exists():
             print(f"there is no folder {folder} yet: its runs are shown once it exists.", file=sys.stderr)
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # of the process that draws: the cores are for training
-    return _serve(folders, options.port, options.open)
+    return _serve(options.runs, options.port, options.open)
 
 
 def _serve(folders: list[Path], port: int, browser: bool) -> int:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from lightning_app.common.errors import UserError
+from lightning_app.common.files import with_home
 
 WRITTEN = "python main.py"  # how help texts call the program
 INSTALLED = "skipscope"
@@ -13,6 +14,8 @@ INSTALLED = "skipscope"
 
 class Parser(argparse.ArgumentParser):
     """An ArgumentParser with examples before the options in its help, no abbreviated options, and errors that are raised.
+
+    Paths have the home folder in place of ``~``: a shell leaves it in ``--out=~/x``.
 
     Args:
         description: one line.
@@ -31,7 +34,10 @@ class Parser(argparse.ArgumentParser):
                 self.error(
                     f"expected a value{f' after {word}' if word else ''}, got an empty text: is a variable unset?"
                 )
-        return super().parse_known_args(args, namespace)
+        found, rest = super().parse_known_args(args, namespace)
+        for name, value in vars(found).items():
+            setattr(found, name, _with_home(value))
+        return found, rest
 
     def error(self, message: str) -> NoReturn:
         """Raise `UserError` instead of printing the usage."""
@@ -40,6 +46,12 @@ class Parser(argparse.ArgumentParser):
     def format_help(self) -> str:
         """With the program's name as it was called."""
         return as_called(super().format_help())
+
+
+def _with_home(value: Any) -> Any:
+    if isinstance(value, list):
+        return [*map(_with_home, value)]
+    return with_home(value) if isinstance(value, Path) else value
 
 
 def as_called(text: str) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 from lightning_app.common.answer import answering, as_json
 from lightning_app.common.arguments import Parser
 from lightning_app.common.errors import MachineError, UserError
-from lightning_app.common.files import with_folder, with_home, write_atomically
+from lightning_app.common.files import with_folder, write_atomically
 from lightning_app.common.numbers import brief, epoch_text
 from lightning_app.common.text import printable
 from lightning_app.compare.findings import Finding, Verdict, compare, latex, level_of, questions, text
@@ -50,7 +50,6 @@ def main(argv: list[str]) -> int:
     options = _parser().parse_args(argv)
     if options.latex and options.plan is not None:
         raise UserError("--latex prints rows of findings, and --plan finds none: leave one of them out.")
-    options.out = None if options.out is None else with_home(options.out)
     _check_out(options.out)
     sides = sides_of(options.a, options.b)
     names = sides.chosen(options.metric or [held_out(sides.names).error])

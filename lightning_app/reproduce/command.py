@@ -15,7 +15,6 @@ from lightning_app.cli.console import table
 from lightning_app.common.answer import HELP, OPTION, answering
 from lightning_app.common.arguments import Parser
 from lightning_app.common.errors import UserError
-from lightning_app.common.files import with_home
 from lightning_app.common.seeds import parse_seeds, spell_seeds
 from lightning_app.common.signals import SIGNALS, Stopped, stopping
 from lightning_app.papers.parts import PAPER, REDUCED, SCALES
@@ -243,8 +242,6 @@ def _parse(argv: list[str]) -> argparse.Namespace:
         if getattr(options, asked) and (wrong := next((name for name in unused if given[name]), None)):
             raise UserError(f"{OF_ALL[asked]}, so {wrong} has no effect: leave it out.")
     options.scale = SCALES[options.scale or "smoke"]
-    options.runs, options.out = with_home(options.runs), with_home(options.out)
-    options.data_root = None if options.data_root is None else with_home(options.data_root)
     options.seeds = None if options.seeds is None else parse_seeds(options.seeds)  # argparse would swallow its message
     options.limit = None if options.limit is None else _seconds(options.limit)
     _check_passed_on(fit)

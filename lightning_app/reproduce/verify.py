@@ -23,7 +23,6 @@ from typing import Any
 from lightning_app.common.answer import HELP, OPTION, answering
 from lightning_app.common.arguments import Parser
 from lightning_app.common.errors import UserError
-from lightning_app.common.files import with_home
 from lightning_app.common.numbers import plural
 from lightning_app.common.safe_io import read_bytes
 from lightning_app.papers import PAPERS, find
@@ -81,7 +80,6 @@ class Check:
 def main(argv: list[str]) -> int:
     """Run the command; returns the exit code."""
     options = _parser().parse_args(argv)
-    options.results, options.data_root = with_home(options.results), with_home(options.data_root)
     with answering(options.json) as answer:
         return _run(options, answer)
 

@@ -147,6 +147,7 @@ def test_a_page_may_be_below_the_home_folder(make, tmp_path, monkeypatch):
         ["reproduce", "--list", "--data-root=~nobody-of-that-name/runs"],
         ["verify", "--results=~nobody-of-that-name/runs"],
         ["verify", "findings/notation", "--data-root=~nobody-of-that-name/runs"],
+        ["extract", "~nobody-of-that-name/runs", "one.ckpt", "--member=net"],
     ],
 )
 def test_the_home_of_a_user_who_is_not_there_is_one_message(words, capsys):
