@@ -165,7 +165,8 @@ def _pair(plain: str, residual: str, page: PageData) -> tuple[Pair, list[str]]:
     else:
         sides = [{net.seed: net for net in nets if net.seed is not None} for nets in arms]
     both = sorted(sides[0].keys() & sides[1].keys(), key=_order)
-    apart = [seed for seed in both if _are_apart(*(side[seed] for side in sides))]
+    # Seeds of an arm may be of several runs, with a configuration each.
+    apart = [seed for seed in both if not _agree(*(_recorded(side[seed]) for side in sides))]
     shared = [seed for seed in both if seed not in apart]
     lost = [seed for seed in shared if any(side[seed].diverged is not None for side in sides)]
     kept = tuple(seed for seed in shared if seed not in lost)
@@ -181,11 +182,6 @@ def _pair(plain: str, residual: str, page: PageData) -> tuple[Pair, list[str]]:
     if len(kept) < 2:
         notices.append(f"{label}: fewer than two seeds in both, so no paired statistics.")
     return Pair(label, kept, *(tuple(side[seed] for seed in kept) for side in sides)), notices
-
-
-def _are_apart(one: PageNet, other: PageNet) -> bool:
-    """Whether two nets of one seed are no pair, as their configurations say: seeds of an arm may be of several."""
-    return not _agree(_recorded(one), _recorded(other))
 
 
 def _label(plain: str, residual: str) -> str:
