@@ -149,10 +149,10 @@ def sections_of(page: PageData) -> list[Section]:
     return [first.section(page, {anchor for section in sections for anchor in section.anchors}), *sections]
 
 
-def render(sections: Sequence[Section], title: str, page: PageData | None = None) -> str:
-    """The page as text, byte by byte the same for the same runs. Without ``page`` it has no toolbar."""
+def render(sections: Sequence[Section], title: str, page: PageData) -> str:
+    """The page as text, byte by byte the same for the same runs."""
     script = interactive.script()
-    arms = interactive.arms(page.groups if page else {})
+    arms = interactive.arms(page.groups)
     nets = [net for arm in arms for net in arm.nets]
     return _template().render(
         title=title,

@@ -18,6 +18,7 @@ from lightning_app.board.views import EMPTY
 from lightning_app.common.errors import UserError
 from lightning_app.report import interactive
 from lightning_app.report.page import render
+from lightning_app.report.page_data import PageData
 
 POLICY = "default-src &#39;none&#39;; connect-src data:; script-src &#39;sha256-own&#39;; form-action &#39;none&#39;"
 HEAD = f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
@@ -80,7 +81,8 @@ def test_what_is_there_before_a_page_lets_its_style_and_script_in():
     """News are written into it, which leaves its policy as it is."""
     own = interactive.script()
     empty = module._page(SimpleNamespace(page=lambda chosen: (0, EMPTY[0], "", EMPTY[1])), [])[1]
-    drawn = module._page(SimpleNamespace(page=lambda chosen: (1, *render([], "").partition("</main>"))), [])[1]
+    page = render([], "", PageData([], []))
+    drawn = module._page(SimpleNamespace(page=lambda chosen: (1, *page.partition("</main>"))), [])[1]
     assert (
         empty == drawn and "style-src" in drawn and b64encode(hashlib.sha256(own.encode()).digest()).decode() in drawn
     )

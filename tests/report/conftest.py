@@ -9,7 +9,7 @@ import pytest
 
 from lightning_app.report import write_report
 from lightning_app.report.page import render
-from lightning_app.report.page_data import gather
+from lightning_app.report.page_data import PageData, gather
 from lightning_app.runs import Row, RunFolder
 
 LAYERS = tuple(range(1, 20))
@@ -132,7 +132,7 @@ def bare_run(path: Path, members: Sequence[str] = ("plain", "residual"), epochs:
 def only(module: ModuleType, *runs: RunFolder) -> str:
     """A page of one section alone: the others' panels would take seconds."""
     found = module.section(gather(runs))
-    return render([found] if found else [], "one section")
+    return render([found] if found else [], "one section", PageData([], []))
 
 
 @pytest.fixture(scope="session")
