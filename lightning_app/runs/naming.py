@@ -24,7 +24,7 @@ AGAIN = re.compile(rf"~\d+$|{KEPT.pattern}")  # or a run folder whose name was t
 # A number of one layer: "cushion/layer10/median", "interlayer/block02-block05/median", "own/measure/layer1.0.conv1/norm".
 OF_LAYER = re.compile(r"(?P<family>.+?)/(?P<layer>(?P<part>layer|block)\d[^/]*)/(?P<field>.+)")
 SHOWN = 3  # differences that fit into a name
-KINDS = {True: "residual", False: "plain"}  # what `residual: true` is called
+KINDS = {True: "residual", False: "plain", None: "other"}  # what a net is called by its `residual`; None: unknown
 
 
 def without_seed(label: str) -> str:

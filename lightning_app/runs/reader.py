@@ -19,7 +19,7 @@ from lightning_app.common.errors import UserError
 from lightning_app.common.numbers import whole
 from lightning_app.runs.configuration import LIMITS, ROOT, changed, compared, flatten
 from lightning_app.runs.folder import LayerRow, MemberRow, RunFolder
-from lightning_app.runs.naming import run_labels, seed_of, without_seed
+from lightning_app.runs.naming import KINDS, run_labels, seed_of, without_seed
 
 T = TypeVar("T")
 Points = tuple[np.ndarray, np.ndarray]  # epochs, ascending, and values
@@ -222,7 +222,7 @@ class Net:
     @property
     def kind(self) -> str:
         """'plain', 'residual' or, where that is unknown, 'other'."""
-        return {True: "residual", False: "plain", None: "other"}[self.residual]
+        return KINDS[self.residual]
 
     @property
     def spec(self) -> Mapping[str, Any]:
