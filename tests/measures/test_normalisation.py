@@ -1,6 +1,7 @@
 """Normalisation layers are found in any net, named after the layers before them, and told apart by who takes what."""
 
 import copy
+import math
 
 import pytest
 import torch
@@ -261,6 +262,15 @@ def test_a_lambda_that_was_pruned_has_changed_no_sign():
     module = nn.BatchNorm2d(4)
     found = lambda_statistics(Normalisation("layer01", "1", module, None), -torch.ones(6, dtype=torch.float64))
     assert (found.negative, found.sign_changes) == (0, 0)
+
+
+def test_signs_of_a_net_that_has_diverged_are_not_known():
+    module = nn.BatchNorm2d(4)
+    before = Normalisation("layer01", "1", module, None).lambdas
+    module.weight.data[0] = torch.nan
+    found = lambda_statistics(Normalisation("layer01", "1", module, None), before)
+    whole = lambda_totals([found, lambda_statistics(Normalisation("layer02", "2", nn.BatchNorm2d(4), None))])
+    assert all(math.isnan(each.negative) and math.isnan(each.sign_changes) for each in (found, whole))
 
 
 def test_the_scale_is_the_slope_of_the_net_in_evaluation_mode():

@@ -70,12 +70,12 @@ class Normalisation:
 
 @dataclass(frozen=True, eq=False)
 class LambdaStatistics:
-    """lambda of one normalisation layer; dimensionless."""
+    """lambda of one normalisation layer; dimensionless. If an entry is NaN, so are all numbers but `absorbable`."""
 
     l2: float  # ||lambda||_2 (Fig. 3)
     mean_abs: float  # mean |lambda| (Fig. 1d)
-    negative: int  # entries below 0
-    sign_changes: int  # entries that have become negative or ceased to be since the last measurement, 0 at the first
+    negative: float  # entries below 0
+    sign_changes: float  # entries that have become negative or ceased to be since the last measurement, 0 at the first
     absorbable: bool  # whether the layer before can absorb this normalisation
     values: Tensor  # (n,) float64, lambda itself
 
@@ -86,8 +86,8 @@ class LambdaTotals:
 
     l2: float  # mean over layers
     mean_abs: float  # mean over layers
-    negative: int  # sum over layers
-    sign_changes: int  # sum over layers
+    negative: float  # sum over layers
+    sign_changes: float  # sum over layers
     layers: int  # normalisation layers that have a lambda
     absorbable: int  # those of them that the layer before can absorb; in a pre-activation net not all
 
@@ -107,15 +107,16 @@ def lambda_statistics(norm: Normalisation, before: Tensor | None = None) -> Lamb
     >>> _ = module.weight.data.copy_(torch.tensor([3.0, -4.0]))
     >>> found = lambda_statistics(Normalisation("layer01", "1", module, None), torch.tensor([1.0, 1.0]))
     >>> found.l2, found.mean_abs, found.negative, found.sign_changes
-    (5.0, 3.5, 1, 1)
+    (5.0, 3.5, 1.0, 1.0)
     """
     values = norm.lambdas
     before = values if before is None or before.shape != values.shape else before  # or of a layer that was pruned since
+    below, was_below = (each.lt(0).double().masked_fill(each.isnan(), torch.nan) for each in (values, before))
     return LambdaStatistics(
         l2=float(values.norm()),
         mean_abs=float(values.abs().mean()),
-        negative=int((values < 0).sum()),
-        sign_changes=int(((values < 0) != (before < 0)).sum()),
+        negative=float(below.sum()),
+        sign_changes=float((below - was_below).abs().sum()),
         absorbable=norm.into is not None,
         values=values,
     )
