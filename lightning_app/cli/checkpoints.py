@@ -300,7 +300,7 @@ def extract_member(checkpoint: Checkpoint, member: str) -> dict[str, Any]:
     first, end = dict(zip(counts, pairwise(accumulate(counts.values(), initial=0))))[member]
     states = []
     for state in checkpoint["optimizer_states"]:  # the parameters first to end - 1, numbered from 0
-        group = _only_group(state["param_groups"], sum(counts.values()))
+        group = _only_group(state["param_groups"], sum(counts.values()), checkpoint.get("in_order", True))
         part = {i - first: kept for i, kept in state["state"].items() if first <= i < end}
         states.append({"state": part, "param_groups": [group | {"params": list(range(end - first))}]})
     return {
@@ -316,14 +316,15 @@ def extract_member(checkpoint: Checkpoint, member: str) -> dict[str, Any]:
     }
 
 
-def _only_group(groups: Sequence[dict[str, Any]], weights: int) -> dict[str, Any]:
+def _only_group(groups: Sequence[dict[str, Any]], weights: int, in_order: bool) -> dict[str, Any]:
     """The optimizer's group with all weights. UserError: if it has others, whose numbers do not say which net they are of."""
     sizes = [len(group["params"]) for group in groups]
-    if sizes != [weights]:
+    if sizes != [weights] or not in_order:
+        got = "another order" if sizes == [weights] else " and ".join(map(str, sizes)) or "none"
         raise UserError(
-            f"extract expected an optimizer with all {weights} weights of these nets in one group, got "
-            f"{' and '.join(map(str, sizes))}: its state does not say of which net each is. Write to a .safetensors file "
-            "to extract the weights alone, or measure all nets with `measure --ckpt_path`."
+            f"extract expected an optimizer with all {weights} weights of these nets in one group, in the order of the nets, got "
+            f"{got}: its state does not say of which net each is. Write to a .safetensors file to extract the weights alone, or "
+            "measure all nets with `measure --ckpt_path`."
         )
     return groups[0]
 

@@ -614,7 +614,11 @@ class ImageClassifier(pl.LightningModule):
         checkpoint["parameters"] = {member.name: len(list(member.net.parameters())) for member in self.members}
         checkpoint["scheduler_interval"] = self.scheduler_interval
         checkpoint["running"] = {name: self._over_ranks(self.running[name].sums()) for name in self.running}
-        checkpoint["optimizer"] = type(self.trainer.optimizers[0]).__name__ if self.trainer.optimizers else None
+        optimizers = self.trainer.optimizers
+        checkpoint["optimizer"] = type(optimizers[0]).__name__ if optimizers else None
+        # The state numbers an optimizer's weights, and a function may have made it of them in another order.
+        given = [id(weight) for optimizer in optimizers for weight in optimizing.weights_of(optimizer)]
+        checkpoint["in_order"] = given == [*map(id, self.nets.parameters())]
         # Not in the datamodule's state_dict: Lightning restores that only into the class that saved it.
         if describe_data := getattr(self._datamodule, "trained_on", None):
             checkpoint["trained_on"] = describe_data()

@@ -20,6 +20,7 @@ from lightning_app.common.errors import DivergedError, reason
 from lightning_app.common.isolation import device_of, tensors_in, trained_weights
 from lightning_app.modules.backends import Answer, Pass, seed_draws
 from lightning_app.modules.members import Member
+from lightning_app.modules.optimizing import weights_of
 
 Part = Literal["data", "weight", "buffer", "forward", "loss", "backward", "update", "unknown"]
 # Steps between looks at weights after an update, beside the first: what is missed shows in the next loss.
@@ -168,7 +169,7 @@ def not_finite(members: Sequence[Member]) -> set[tuple[str, str]]:
 
 
 def _trained(optimizer: Optimizer) -> list[nn.Parameter]:
-    return [w for group in optimizer.param_groups for w in group["params"] if w.grad is not None]
+    return [w for w in weights_of(optimizer) if w.grad is not None]
 
 
 def _run_again(each: Pass) -> Origin:

@@ -56,7 +56,7 @@ def try_schedules(make: LRSchedulerCallable | Sequence[LRSchedulerCallable] | No
     Raises:
         UserError: as `step_schedule`. Other errors are ignored: they may come from the copy, and training will show.
     """
-    weights = {id(weight): weight for group in optimizer.param_groups for weight in group["params"]}  # are not copied
+    weights = {id(weight): weight for weight in weights_of(optimizer)}  # are not copied
     with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
         warnings.simplefilter("ignore")  # torch's: the optimizer was not stepped before
         for one in make if isinstance(make, Sequence) else [make] if make else []:
@@ -218,7 +218,7 @@ def of_own_dtype(
         optimizer: of the weights that they are for.
         dtypes: of the weights in the checkpoint.
     """
-    weights = [weight for group in optimizer.param_groups for weight in group["params"]]
+    weights = weights_of(optimizer)
     of_weights = {weights[key]: kept for key, kept in states.items() if isinstance(key, int) and isinstance(kept, dict)}
     return {
         weight: {
@@ -302,6 +302,11 @@ class Averages:
     def tensors(self) -> list[Tensor]:
         """What a step changes."""
         return tensors_of(*(average for average, _ in self.pairs))
+
+
+def weights_of(optimizer: Optimizer) -> list[nn.Parameter]:
+    """All weights of an optimizer, in the order in which its state numbers them."""
+    return [weight for group in optimizer.param_groups for weight in group["params"]]
 
 
 def tensors_of(*nets: nn.Module) -> list[Tensor]:

@@ -129,16 +129,25 @@ def test_final_weights_alone_are_refused(saved):
         extract_member(checkpoint, "plain-seed04")
 
 
-@pytest.mark.parametrize("rest", [False, True])
-def test_an_optimizer_that_does_not_have_all_weights_in_one_group_is_refused(saved, rest):
+@pytest.mark.parametrize("count", [0, 1, 2])
+def test_an_optimizer_that_does_not_have_all_weights_in_one_group_is_refused(saved, count):
     """Its state numbers weights group by group, and does not say of which net each is."""
     checkpoint = AtomicCheckpointIO().load_checkpoint(saved)
     groups = checkpoint["optimizer_states"][0]["param_groups"]
     first, *others = groups[0]["params"]
-    groups[:] = [groups[0] | {"params": params} for params in ([others, [first]] if rest else [others])]
-    got = f"all {1 + len(others)} weights of these nets in one group, got {len(others)}{' and 1' * rest}:"
-    with pytest.raises(UserError, match=got):
+    groups[:] = [groups[0] | {"params": params} for params in (others, [first])[:count]]
+    got = ("none", f"{len(others)}", f"{len(others)} and 1")[count]
+    with pytest.raises(UserError, match=f"all {1 + len(others)} weights of these nets in one group, .*, got {got}:"):
         extract_member(checkpoint, "plain-seed04")
+
+
+def test_an_optimizer_that_has_the_weights_in_an_order_of_its_own_is_refused(tmp_path):
+    """Nets of one architecture would get each other's momentum, as their weights have the same shapes."""
+    one = trainer(1)
+    one.fit(bank(optimizer=lambda parameters: torch.optim.Adam([*parameters][::-1])), datamodule=digits())
+    one.save_checkpoint(tmp_path / "bank.ckpt")
+    with pytest.raises(UserError, match="in the order of the nets, got another order:"):
+        extract_member(AtomicCheckpointIO().load_checkpoint(tmp_path / "bank.ckpt"), "plain-seed04")
 
 
 def test_weights_alone_are_extracted_beside_any_optimizer(saved, tmp_path):
