@@ -122,8 +122,7 @@ def add_gradients(penalties: Iterable[Penalty]) -> None:
                     w.grad = w.grad.to_dense()
                 by_strength[penalty.strength].append((w.grad, displacement))
     for strength, pairs in by_strength.items():
-        if pairs:
-            torch._foreach_add_(*map(list, zip(*pairs)), alpha=strength)
+        torch._foreach_add_(*map(list, zip(*pairs)), alpha=strength)
 
 
 class RiskAndError(Metric):
