@@ -126,6 +126,7 @@ DESCRIPTIONS = {
     "Layer",
     "ROLES",
     "each_once",
+    "named_at",
     "layers_of",
     "padding_of",
     "is_ordinary",

@@ -22,7 +22,7 @@ from lightning_app.common.calls import Inputs
 from lightning_app.common.errors import UserError
 from lightning_app.common.isolation import evaluating, tensors_in, unwrapped
 from lightning_app.measures.core.hooks import nearly_same, shared_copy
-from lightning_app.networks.layers import layers_of
+from lightning_app.networks.layers import layers_of, named_at
 
 _KNOWN = (_NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)  # the first: BatchNorm and InstanceNorm of any dimension
 _ABSORBING = {nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear}  # these very classes: a subclass may do more
@@ -181,9 +181,8 @@ def normalisations_of(net: nn.Module, image: Tensor | Inputs) -> tuple[Normalisa
         path = paths[norm]
         name = layer or path
         seen[name] += 1
-        numbered = name if seen[name] == 1 else f"{name}_{seen[name]}"
         offset = _offset(norm, *watch.given[norm])
-        found.append(Normalisation(numbered, path, net.get_submodule(path), absorbing, offset))
+        found.append(Normalisation(named_at(name, seen[name]), path, net.get_submodule(path), absorbing, offset))
     return tuple(found)
 
 
