@@ -150,16 +150,13 @@ class HessianSpectrum(Measure):
             from lightning_app.measures.curvature.gauss_newton import GaussNewton
 
             operator = GaussNewton(net, samples, self.matrix, context.loss, self.double)
-            found, leading = spectrum(operator, **self.options)
-            return _flat(self.prefix, found) | _leading(self.prefix, net, operator, leading)
+            return _whole(self.prefix, net, operator, *spectrum(operator, **self.options))
         few = sum(map(Tensor.numel, trained_weights(net).values())) <= self.exact
         hessian_of = partial(Hessian, net, samples, context.loss, memory=context.graph_memory)
         if few and (in_float64 := _in_float64(hessian_of)) is not None:
             return self._exactly(net, in_float64)
         hessian = hessian_of(double=self.double)
-        found, leading = spectrum(hessian, **self.options)
-        results = _flat(self.prefix, found) | _leading(self.prefix, net, hessian, leading)
-        results[f"{self.prefix}/chunk"] = float(hessian.chunk)
+        results = _whole(self.prefix, net, hessian, *spectrum(hessian, **self.options))
         for name, mask in _id_and_rest(net, hessian).items() if self.parts else ():
             results |= _flat(f"{self.prefix}/{name}", spectrum(Restricted(hessian, mask), **self.options)[0])
         whole = hessian.slices()
@@ -174,9 +171,7 @@ class HessianSpectrum(Measure):
 
     def _exactly(self, net: nn.Module, hessian: Hessian) -> dict[str, Any]:
         matrix = dense(hessian)
-        found, leading = exact_spectrum(matrix, self.options["k"])
-        results = _flat(self.prefix, found) | _leading(self.prefix, net, hessian, leading)
-        results[f"{self.prefix}/chunk"] = float(hessian.chunk)
+        results = _whole(self.prefix, net, hessian, *exact_spectrum(matrix, self.options["k"]))
         layers = {name: _mask(hessian, slices.values()) for name, slices in _layers(net, hessian).items() if slices}
         for name, mask in (_id_and_rest(net, hessian) | layers).items() if self.parts else ():
             results |= _flat(f"{self.prefix}/{name}", exact_spectrum(matrix[mask][:, mask], self.options["k"])[0])
@@ -204,15 +199,18 @@ def _flat(prefix: str, found: Spectrum) -> dict[str, Any]:
     return {prefix: found, **numbered}
 
 
-def _leading(prefix: str, net: nn.Module, hessian: "Hessian | GaussNewton", leading: Tensor) -> dict[str, Any]:
-    """Where the eigenvector of the largest |lambda| lies: shares of its square."""
-    square = leading.double().square()
-    results: dict[str, Any] = {}
+def _whole(
+    prefix: str, net: nn.Module, hessian: "Hessian | GaussNewton", found: Spectrum, leading: Tensor
+) -> dict[str, Any]:
+    """The spectrum, and where the eigenvector of the largest |lambda| lies: shares of its square."""
+    results, square = _flat(prefix, found), leading.double().square()
     if layers := _layers(net, hessian):
         shares = [sum((square[where].sum() for where in at.values()), square.new_zeros(())) for at in layers.values()]
         results[f"{prefix}/leading"] = torch.stack(shares)
     if parts := _id_and_rest(net, hessian):
         results[f"{prefix}/id/leading"] = float(square[parts["id"]].sum())
+    if isinstance(hessian, Hessian):
+        results[f"{prefix}/chunk"] = float(hessian.chunk)
     return results
 
 
