@@ -120,11 +120,9 @@ def noise_norms(layer: Layer) -> dict[Scale, float]:
     >>> noise_norms(Layer("layer01", halves, "weight", skip=True))
     {'relative': 1.0, 'transferred': 2.23606797749979, 'absolute': 2.0}
     """
-    weight = layer.weight64()
-    whole = layer.transferred()
     return {
-        "relative": float(weight.norm()),
-        "transferred": float(whole.norm()),
+        "relative": float(layer.weight64().norm()),
+        "transferred": float(layer.transferred().norm()),
         "absolute": math.sqrt(2 * len(layer.by_output)),
     }
 
