@@ -117,10 +117,9 @@ def _direction(start: Tensor, end: Tensor, avoiding: Tensor | None = None) -> Te
     antipodes, where all ways are equally short."""
     others = [start] if avoiding is None else [start, avoiding]
     ahead = _orthogonal(end, others)
-    if float(ahead.norm()) > 1e-12:  # else it is nothing but rounding
-        return ahead / ahead.norm()
-    axes = torch.eye(len(start), dtype=start.dtype, device=start.device)
-    ahead = max((_orthogonal(axis, others) for axis in axes), key=lambda axis: float(axis.norm()))
+    if not float(ahead.norm()) > 1e-12:  # it is nothing but rounding
+        axes = torch.eye(len(start), dtype=start.dtype, device=start.device)
+        ahead = max((_orthogonal(axis, others) for axis in axes), key=lambda axis: float(axis.norm()))
     return ahead / ahead.norm()
 
 
