@@ -206,7 +206,7 @@ class _Sampled:
         For the error a node counts as one eigenvalue at least, however little the start has of it, if it surely stands for one
         that no other node stands for: a start that has little of an outlier would underestimate both sum and error.
         """
-        rest = self._mean(function)
+        rest = float(np.mean([function(rule.nodes) @ rule.weights for rule in self._rules]))
         square = float(np.mean([function(rule.nodes) ** 2 @ self._at_least(rule) for rule in self._rules]))
         variance = 2 * self._rest**2 * max(0.0, square - rest**2) / (self._rest + 2) / len(self._rules)
         return float(function(self._known).sum()) + self._rest * rest, math.sqrt(variance)
@@ -241,9 +241,6 @@ class _Sampled:
         radii = rule.beyond * np.abs(rule.last)
         apart = np.pad(np.diff(rule.nodes) > radii[1:] + radii[:-1], 1, constant_values=True)
         return np.maximum(rule.weights, (apart[1:] & apart[:-1]) / self._rest)
-
-    def _mean(self, function: Callable[[np.ndarray], np.ndarray]) -> float:
-        return float(np.mean([function(rule.nodes) @ rule.weights for rule in self._rules]))
 
     def _whole(self, bounds: Callable[[Rule], Bounds], known: float) -> Bounds:
         """Of the whole spectrum: a mean over the runs, and the known ones."""
