@@ -95,14 +95,14 @@ FEWER = {  # of what takes most time, and is not more equal for being more
 
 
 def looking() -> list[dict]:
-    """The callbacks that look at nets; all measure every epoch, and within the first.
+    """The callbacks that look at nets; all measure every epoch, and within it.
 
     Otherwise one that measures the final epoch would measure where the first half ends.
     """
     known = {callback.__name__: callback for callback in shipped()}
     names = sorted(name for name, callback in known.items() if issubclass(callback, LoggingCallback))
     assert callbacks_in() <= set(names)
-    schedule = {"every_n_epochs": 1, "every_n_steps": "powers_of_2"}
+    schedule = {"every_n_epochs": 1, "every_n_steps": 2}  # of three an epoch
     return [
         {"class_path": name, "init_args": FEWER.get(name, {}) | (schedule if takes_schedule(known[name]) else {})}
         for name in names
