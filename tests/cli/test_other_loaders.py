@@ -1,6 +1,8 @@
 """`fit` on a DataLoader of one's own, which keeps no state and shuffles by the global random state."""
 
+import functools
 import random
+from collections.abc import Callable
 from types import SimpleNamespace
 
 import numpy as np
@@ -170,11 +172,17 @@ def seen(folder, data: Own, ckpt_path: str | None = None, module=None, **limits)
     return module.seen
 
 
+@pytest.fixture(scope="module")
+def unbroken(tmp_path_factory) -> Callable[[int, bool], list]:
+    """The batches of all epochs, by what loads them; drawn once."""
+    return functools.cache(lambda workers, streams: seen(tmp_path_factory.mktemp("w"), Own(workers, streams=streams)))
+
+
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(("workers", "streams"), [(0, False), (1, False), (0, True), (1, True)])
 @pytest.mark.parametrize("steps", [2 * STEPS, 2 * STEPS + 3, 3])
-def test_a_resumed_run_sees_the_batches_of_an_unbroken_one(tmp_path, steps, workers, streams):
-    whole = seen(tmp_path / "whole", Own(workers, streams=streams))
+def test_a_resumed_run_sees_the_batches_of_an_unbroken_one(tmp_path, unbroken, steps, workers, streams):
+    whole = unbroken(workers, streams)
     assert len({str(batch) for batch in whole}) == 4 * STEPS  # another order in each epoch
     torch.manual_seed(1)  # the state of another process
     begun = seen(tmp_path, Own(workers, streams=streams), max_steps=steps)
