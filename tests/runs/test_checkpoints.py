@@ -199,12 +199,11 @@ def test_a_part_of_an_epoch_is_not_kept_as_the_epoch(tmp_path):
 
 
 @pytest.mark.parametrize("limit", ["max_steps", "should_stop"])
-def test_training_that_a_limit_ended_within_an_epoch_goes_on_in_it(limit, tmp_path):
+def test_training_that_a_limit_ended_within_an_epoch_goes_on_in_it(limit, tmp_path, unbroken):
     class Enough(pl.Callback):  # what trainer.max_time does
         def on_train_batch_end(self, trainer, *_):
             trainer.should_stop = trainer.global_step >= STEPS + 1
 
-    train(tmp_path / "whole")
     if limit == "max_steps":
         train(tmp_path / "run", max_steps=STEPS + 1)
     else:
@@ -212,23 +211,22 @@ def test_training_that_a_limit_ended_within_an_epoch_goes_on_in_it(limit, tmp_pa
     checkpoint = torch.load(tmp_path / "run" / "checkpoints" / LAST, weights_only=True)
     assert (checkpoint["epoch"], checkpoint["global_step"]) == (1, STEPS + 1)
     train(tmp_path / "run")
-    ours, theirs = left(tmp_path / "run")[0], left(tmp_path / "whole")[0]
+    ours, theirs = left(tmp_path / "run")[0], left(unbroken)[0]
     for key in ("state_dict", "optimizer_states", "lr_schedulers", "running", "loops"):
         assert_equal(ours[key], theirs[key], key)
-    logs = [RunFolder(tmp_path / name).log().query("epoch == 2 or epoch == 3") for name in ("run", "whole")]
+    logs = [RunFolder(path).log().query("epoch == 2 or epoch == 3") for path in (tmp_path / "run", unbroken)]
     logs = [
         log[log["name"].str.match("train/|test/|weight_mass")].set_index(["member", "epoch", "name"]) for log in logs
     ]
     assert logs[0]["value"].dropna().to_dict() == logs[1]["value"].dropna().to_dict() and len(logs[0])
 
 
-def test_a_resume_at_an_epochs_end_trains_what_is_left_also_with_max_steps(tmp_path):
+def test_a_resume_at_an_epochs_end_trains_what_is_left_also_with_max_steps(tmp_path, unbroken):
     """Lightning ends that epoch again then, and counts one that it does not train."""
-    train(tmp_path / "whole")
     with pytest.raises(KeyError):
         train(tmp_path / "run", None, Dies("on_train_batch_start", STEPS))
     train(tmp_path / "run", max_steps=1000)
-    (ours, log), (theirs, other) = left(tmp_path / "run")[:2], left(tmp_path / "whole")[:2]
+    (ours, log), (theirs, other) = left(tmp_path / "run")[:2], left(unbroken)[:2]
     for key in ("state_dict", "optimizer_states", "lr_schedulers", "running", "epoch", "global_step"):
         assert_equal(ours[key], theirs[key], key)
     assert log == other
