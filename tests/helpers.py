@@ -35,6 +35,14 @@ OFFLINE = {"WANDB_MODE": "offline"}
 # Whether torch.compile can work here.
 COMPILES = shutil.which("c++") is not None and Path(sysconfig.get_path("include"), "Python.h").is_file()
 TIMING = ("cost/", "time/")  # what may differ between two equal runs
+CHEAP = {  # measures at a size of a tenth of a second
+    callbacks.LossSurface: {"samples": 12, "radii": [0.1], "rays": 2},
+    callbacks.NoiseStability: {"samples": 12, "draws": 1, "strengths": [0.1]},
+    callbacks.InterlayerCushion: {"samples": 8, "probes": None},
+    callbacks.HessianSpectrum: {"samples": 16, "steps": 6, "exact": 0},
+    callbacks.EffectiveDepth: {"samples": 13},  # in pieces of 3: the last is smaller
+    callbacks.DrivingForce: {"samples": 16},
+}
 
 
 def context(net: torch.nn.Module, loss: Loss = cross_entropy, **data) -> MeasureContext:

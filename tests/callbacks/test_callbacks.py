@@ -19,7 +19,7 @@ from lightning_app.measures import normalisations_of, path_gradients
 from lightning_app.modules import Arm
 from lightning_app.runs import RunFolder
 from lightning_app.runs.loggers import RunLogger
-from tests.helpers import arm, classifier, context, fit, same_weights, shipped
+from tests.helpers import CHEAP, arm, classifier, context, fit, same_weights, shipped
 
 ALL = shipped()
 MEASURES = shipped(Measure)
@@ -61,7 +61,7 @@ def test_training_with_all_callbacks_is_bit_identical_to_training_with_none(tmp_
 
 
 def test_measures_keep_their_schedule_and_always_see_the_final_epoch(tmp_path):
-    watching = [callback(every_n_epochs=2, at_start=False) for callback in MEASURES]
+    watching = [callback(every_n_epochs=2, at_start=False, **CHEAP.get(callback, {})) for callback in MEASURES]
     fit(classifier({"residual": arm(True)}), epochs=5, callbacks=watching, logger=[RunLogger(tmp_path)])
     log = RunFolder(tmp_path).log()
     for callback in watching:

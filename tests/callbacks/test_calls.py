@@ -154,8 +154,8 @@ def measures():
     return [
         LayerCushion(),
         WeightMass(),
-        HessianSpectrum(k=1, steps=4, samples=4),
-        NoiseStability(every_n_epochs=1, draws=1),
+        HessianSpectrum(k=1, steps=4, samples=4, exact=0),
+        NoiseStability(every_n_epochs=1, draws=1, samples=4, strengths=[0.1]),
         BnLambda(),
         DrivingForce(samples=4),
         EffectiveDepth(samples=4, gradient_samples=2),

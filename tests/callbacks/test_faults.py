@@ -28,7 +28,7 @@ from lightning_app.networks import CifarResNet
 from lightning_app.runs import RunFolder
 from lightning_app.runs.loggers import RunLogger, make_best_effort
 from tests.forked import Popen
-from tests.helpers import ROOT, arm, classifier, context, fit, same_weights, shipped, with_moved_norms
+from tests.helpers import CHEAP, ROOT, arm, classifier, context, fit, same_weights, shipped, with_moved_norms
 
 MEASURES = shipped(Measure)
 OUT_OF_MEMORY = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
@@ -317,16 +317,6 @@ def measured(callback: Measure, net: nn.Module) -> dict[str, float]:
 
 def _is_number(value) -> bool:
     return not isinstance(value, torch.Tensor) or value.ndim == 0
-
-
-CHEAP = {
-    callbacks.LossSurface: {"samples": 12, "radii": [0.1], "rays": 2},
-    callbacks.NoiseStability: {"samples": 12, "draws": 1, "strengths": [0.1]},
-    callbacks.InterlayerCushion: {"samples": 8, "probes": None},
-    callbacks.HessianSpectrum: {"samples": 16, "steps": 6, "exact": 0},
-    callbacks.EffectiveDepth: {"samples": 13},  # in pieces of 3: the last is smaller
-    callbacks.DrivingForce: {"samples": 16},
-}
 
 
 def smallest(family: type[Measure]) -> Measure:

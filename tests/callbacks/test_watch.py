@@ -239,7 +239,7 @@ def test_in_a_loop_of_accelerate_it_sees_what_it_sees_without(tmp_path, bare):
 @pytest.mark.parametrize("precision", ["32-true", "bf16-mixed"])
 def test_in_a_loop_of_fabric_it_sees_the_net_and_not_its_wrapper(tmp_path, precision):
     fabric, net = Fabric(accelerator="cpu", devices=1, precision=precision), small_net()
-    options = {"every": 1, "measures": [*measures(), NoiseStability(samples=12)]}
+    options = {"every": 1, "measures": [*measures(), NoiseStability(samples=4, draws=1)]}
     wrapped, optimizer = fabric.setup(net, torch.optim.SGD(net.parameters(), lr=0.1))
     with skipscope.watch(wrapped, probe(), optimizer, folder=tmp_path / "in", **options):
         for images, labels in data():
