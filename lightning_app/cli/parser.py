@@ -356,8 +356,9 @@ def _did_you_mean(word: str, known: Iterable[str]) -> str | None:
     if not group and (whole := sorted(key for key in known if key.endswith(f".{last}"))):
         return f"did you mean {' or '.join(whole[:3])}?"
     ends = {key: key.rsplit(".", 1)[-1] for key in known}
-    # A name that another group has is more likely in the wrong group than misspelled.
-    if group and (respelled := _respelled(word, known, 0.75 if last in ends.values() else 0.65)):
+    # A name that another group has, or nearly has, is more likely in the wrong group than far off.
+    elsewhere = nearest(last, {*ends.values()}, 1, 0.8)
+    if group and (respelled := _respelled(word, known, 0.75 if elsewhere else 0.65)):
         return f"did you mean {respelled}?"
     near = [key for similar in nearest(last, {*ends.values()}, 2, 0.7) for key in known if ends[key] == similar]
     near = near or [key for key in known if ends[key].startswith(f"{last}_")]

@@ -262,6 +262,7 @@ def test_a_diverging_run_keeps_what_was_logged(tmp_path):
         (("--data.rot", "x"), ("no option 'data.rot'", "did you mean data.root?")),
         (("--model.sead", "1"), ("no option 'model.sead'", "did you mean model.seeds?")),
         (("--model.in_channels", "1"), ("no option 'model.in_channels'", "or model.net.in_channels?")),
+        (("--model.inchannels", "1"), ("no option 'model.inchannels'", "or model.net.in_channels?")),
         (("--model.arm.plain", "x"), ("no option 'model.arm.plain'", "did you mean model.arms.plain?")),
         (
             ("--trainer.callbacks=[{class_path: LayerCushion, init_args: {every: 2}}]",),
