@@ -69,7 +69,7 @@ def test_a_cushion_that_is_no_number_is_left_out(run):
 def test_an_end_within_an_epoch_is_rounded(make):
     run = make("within", epochs=1)
     run.append(Row(member, 4 / 3, 500, "test/error", 0.5) for member in ("plain", "residual"))
-    assert findings(run)[0].startswith("After 1.333 epochs the residual net")
+    assert findings(run)[0].startswith("After 1.3333 epochs the residual net")
 
 
 def test_what_was_measured_last_before_the_end_says_when(run):
