@@ -150,6 +150,7 @@ class ImageClassifier(pl.LightningModule):
         self.last_metrics: dict[str, dict[str, float]] = {}  # of the last evaluation
         self.evaluated, self.evaluated_averages = self._metrics(0), self._metrics(0)
         self._make_optimizer = optimizer
+        self._in_order = True  # whether it has the weights in the nets' order, in which its state numbers them
         self._make_scheduler = scheduler
         self.scheduler_milestones = scheduler_milestones
         self.scheduler_interval: optimizing.Interval = scheduler_interval
@@ -286,6 +287,8 @@ class ImageClassifier(pl.LightningModule):
         optimizing.refuse_unfit(optimizer, scheduler, len(self.members))
         optimizing.refuse_mixing(self._make_optimizer, optimizer, len(self.members))
         optimizing.try_schedules(self._make_scheduler, optimizer)
+        # Asked here: what changes layers in training, as pruning does, may leave their weights in another order.
+        self._in_order = [*map(id, optimizing.weights_of(optimizer))] == [*map(id, self.nets.parameters())]
         if scheduler is None:
             return {"optimizer": optimizer}
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": self.scheduler_interval}}
@@ -614,11 +617,8 @@ class ImageClassifier(pl.LightningModule):
         checkpoint["parameters"] = {member.name: len(list(member.net.parameters())) for member in self.members}
         checkpoint["scheduler_interval"] = self.scheduler_interval
         checkpoint["running"] = {name: self._over_ranks(self.running[name].sums()) for name in self.running}
-        optimizers = self.trainer.optimizers
-        checkpoint["optimizer"] = type(optimizers[0]).__name__ if optimizers else None
-        # The state numbers an optimizer's weights, and a function may have made it of them in another order.
-        given = [id(weight) for optimizer in optimizers for weight in optimizing.weights_of(optimizer)]
-        checkpoint["in_order"] = given == [*map(id, self.nets.parameters())]
+        checkpoint["optimizer"] = type(self.trainer.optimizers[0]).__name__ if self.trainer.optimizers else None
+        checkpoint["in_order"] = self._in_order
         # Not in the datamodule's state_dict: Lightning restores that only into the class that saved it.
         if describe_data := getattr(self._datamodule, "trained_on", None):
             checkpoint["trained_on"] = describe_data()

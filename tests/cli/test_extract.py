@@ -4,6 +4,7 @@ import copy
 
 import pytest
 import torch
+from pytorch_lightning.callbacks import ModelPruning
 
 from callbacks import DistanceFromStart, TrainingMetrics
 from lightning_app.cli import main
@@ -148,6 +149,15 @@ def test_an_optimizer_that_has_the_weights_in_an_order_of_its_own_is_refused(tmp
     one.save_checkpoint(tmp_path / "bank.ckpt")
     with pytest.raises(UserError, match="in the order of the nets, got another order:"):
         extract_member(AtomicCheckpointIO().load_checkpoint(tmp_path / "bank.ckpt"), "plain-seed04")
+
+
+def test_layers_that_were_pruned_in_training_leave_the_optimizer_its_order(tmp_path):
+    """Pruning registers a weight anew, behind its layer's bias."""
+    pruning = {"use_global_unstructured": False, "parameter_names": ["weight"], "amount": 0.2}
+    one = trainer(1, callbacks=[ModelPruning("random_unstructured", **pruning)])
+    one.fit(bank(channels_last=False), datamodule=digits())
+    one.save_checkpoint(tmp_path / "bank.ckpt")
+    assert extract_member(AtomicCheckpointIO().load_checkpoint(tmp_path / "bank.ckpt"), "plain-seed04")
 
 
 def test_weights_alone_are_extracted_beside_any_optimizer(saved, tmp_path):
