@@ -298,9 +298,10 @@ def extract_member(checkpoint: Checkpoint, member: str) -> dict[str, Any]:
 
     counts = checkpoint["parameters"]  # the optimizer's parameters are in the members' order
     first, end = dict(zip(counts, pairwise(accumulate(counts.values(), initial=0))))[member]
+    in_order = checkpoint.get("in_order", True) or len(counts) == 1  # all of the state is the only net's in any order
     states = []
     for state in checkpoint["optimizer_states"]:  # the parameters first to end - 1, numbered from 0
-        group = _only_group(state["param_groups"], sum(counts.values()), checkpoint.get("in_order", True))
+        group = _only_group(state["param_groups"], sum(counts.values()), in_order)
         part = {i - first: kept for i, kept in state["state"].items() if first <= i < end}
         states.append({"state": part, "param_groups": [group | {"params": list(range(end - first))}]})
     return {

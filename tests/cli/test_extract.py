@@ -151,6 +151,12 @@ def test_an_optimizer_that_has_the_weights_in_an_order_of_its_own_is_refused(tmp
         extract_member(AtomicCheckpointIO().load_checkpoint(tmp_path / "bank.ckpt"), "plain-seed04")
 
 
+def test_the_only_net_of_a_checkpoint_keeps_its_optimizer_in_any_order(saved):
+    one = extract_member(AtomicCheckpointIO().load_checkpoint(saved), "plain-seed04") | {"in_order": False}
+    states = [checkpoint["optimizer_states"][0]["state"] for checkpoint in (one, extract_member(one, "net"))]
+    assert states[0].keys() == states[1].keys()
+
+
 def test_layers_that_were_pruned_in_training_leave_the_optimizer_its_order(tmp_path):
     """Pruning registers a weight anew, behind its layer's bias."""
     pruning = {"use_global_unstructured": False, "parameter_names": ["weight"], "amount": 0.2}
