@@ -107,12 +107,12 @@ def test_a_run_stopped_by_a_signal_resumes_to_the_same_end(tmp_path):
 
 def test_a_killed_run_of_transformers_on_tokens_resumes_to_the_same_end(tmp_path):
     config = str(ROOT / "configs" / "gpt_khop.yaml")
-    few = ("samples", "64"), ("test_samples", "20"), ("probe_size", "20"), ("batch_size", "2")
+    few = ("samples", "64"), ("test_samples", "20"), ("probe_size", "20"), ("batch_size", "8")
     words = ["fit", "--config", config, *(word for name, value in few for word in (f"--data.{name}", value))]
     words += ["--trainer.max_epochs", "3", "--trainer.logger", "[]"]
     words += ["--trainer.callbacks", "[TrainingMetrics, LayerCushion]"]
     whole = command(*words, "--run.root", "whole", cwd=tmp_path)
-    killed = stop(tmp_path, 2 * STEPS_AN_EPOCH + 5, signal.SIGKILL, *words)
+    killed = stop(tmp_path, 2 * 8 + 5, signal.SIGKILL, *words)  # within the third epoch
     assert killed.returncode == -9, killed.said
     resumed = command(*words, "--ckpt_path", "last", cwd=tmp_path)
     assert whole.returncode == resumed.returncode == 0, whole.stderr + resumed.stderr
