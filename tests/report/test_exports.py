@@ -24,7 +24,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory):
     """The page of a run and its files, in all formats."""
-    run = make_run(tmp_path_factory.mktemp("exported") / "quick", epochs=2)
+    run = make_run(tmp_path_factory.mktemp("exported") / "quick", epochs=1)
     assert main(["report", str(run.path), "--export", ",".join(FORMATS)]) == 0
     return (run.path / "report.html").read_text(), run.path / "report-export"
 
