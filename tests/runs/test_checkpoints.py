@@ -59,7 +59,7 @@ def callbacks(run: Path, saving: dict[str, int]) -> list[pl.Callback]:
     return [TrainingMetrics(), WeightMass(), BnLambda(), DistanceFromStart(), TwinDivergence(), save]
 
 
-def train(run: Path, saving: dict[str, int] | None = None, *more: pl.Callback, **options):
+def train(run: Path, saving: dict[str, int] | None = None, *more: pl.Callback, seeds: int = 1, **options):
     """The module after training into a run folder, from its last checkpoint if it has one."""
     last = run / "checkpoints" / LAST
     options |= {"max_epochs": EPOCHS, "accelerator": "cpu", "num_sanity_val_steps": -1}
@@ -67,7 +67,7 @@ def train(run: Path, saving: dict[str, int] | None = None, *more: pl.Callback, *
     trainer = Trainer(
         logger=[RunLogger(run, claimed=True)], callbacks=[*callbacks(run, saving or {}), *more], **options
     )
-    module = classifier(arms(), seeds=2, scheduler=lambda o: torch.optim.lr_scheduler.StepLR(o, 1, 0.5))
+    module = classifier(arms(), seeds=seeds, scheduler=lambda o: torch.optim.lr_scheduler.StepLR(o, 1, 0.5))
     trainer.fit(
         module,
         datamodule=digits(augment=True, image_size=8, test_limit=40),
@@ -108,8 +108,35 @@ def assert_equal(one, other, where: str) -> None:
 
 @pytest.fixture(scope="module")
 def unbroken(tmp_path_factory) -> Path:
-    run = tmp_path_factory.mktemp("unbroken") / "run"
-    train(run)
+    train(run := tmp_path_factory.mktemp("unbroken") / "run")
+    return run
+
+
+@pytest.fixture(scope="module")
+def unbroken_bank(tmp_path_factory) -> Path:
+    """Of two seeds."""
+    train(run := tmp_path_factory.mktemp("bank") / "run", seeds=2)
+    return run
+
+
+@pytest.fixture(scope="module")
+def limited(tmp_path_factory) -> Path:
+    """Ended by max_steps after the first step of the second epoch."""
+    train(run := tmp_path_factory.mktemp("limited") / "run", None, Stopper(), max_steps=STEPS + 1)
+    return run
+
+
+HALVES = {"val_check_interval": 0.5, "log_every_n_steps": 1}
+
+
+def watched(*more: pl.Callback) -> tuple[pl.Callback, ...]:
+    return Stopper(), *more, LearningRateMonitor("step")
+
+
+@pytest.fixture(scope="module")
+def evaluated_within(tmp_path_factory) -> Path:
+    """Evaluated twice an epoch, with Lightning's own numbers of each step."""
+    train(run := tmp_path_factory.mktemp("halves") / "run", None, *watched(), **HALVES)
     return run
 
 
@@ -121,12 +148,12 @@ def unbroken(tmp_path_factory) -> Path:
         ("on_train_batch_end", 7, 0),  # not after steps: the epoch is repeated
     ],
 )
-def test_a_run_that_dies_at_any_moment_ends_where_an_unbroken_one_does(tmp_path, unbroken, hook, step, every):
+def test_a_run_that_dies_at_any_moment_ends_where_an_unbroken_one_does(tmp_path, unbroken_bank, hook, step, every):
     run = tmp_path / "run"
     with pytest.raises(KeyError):
-        train(run, {"every_n_steps": every}, Dies(hook, step))
-    train(run, {"every_n_steps": every})
-    assert_same(unbroken, run)
+        train(run, {"every_n_steps": every}, Dies(hook, step), seeds=2)
+    train(run, {"every_n_steps": every}, seeds=2)
+    assert_same(unbroken_bank, run)
 
 
 @pytest.mark.parametrize(
@@ -239,14 +266,13 @@ def test_steps_that_are_due_at_an_epochs_end_are_saved_there(tmp_path):
     assert torch.load(run / "checkpoints" / LAST, weights_only=True)["global_step"] == STEPS
 
 
-def test_a_step_that_ends_training_is_saved_when_it_has_been_evaluated_and_measured(tmp_path):
+def test_a_step_that_ends_training_is_saved_when_it_has_been_evaluated_and_measured(tmp_path, limited):
     """A resume of an earlier save would train nothing, and have no numbers of the end."""
     saving, limit = {"every_n_steps": STEPS + 1}, STEPS + 1
-    train(tmp_path / "whole", saving, max_steps=limit)
     with pytest.raises(KeyError):
         train(tmp_path / "run", saving, Dies("on_validation_start", limit), max_steps=limit)
     train(tmp_path / "run", saving, max_steps=limit)
-    assert_same(tmp_path / "whole", tmp_path / "run")
+    assert_same(limited, tmp_path / "run")
 
 
 def test_an_evaluation_within_an_epoch_is_not_left_out_by_a_resume(tmp_path):
@@ -260,7 +286,7 @@ def test_an_evaluation_within_an_epoch_is_not_left_out_by_a_resume(tmp_path):
     assert_same(tmp_path / "whole", run)
 
 
-def test_a_signal_after_an_evaluation_within_an_epoch_moves_no_later_step(tmp_path, monkeypatch):
+def test_a_signal_after_an_evaluation_within_an_epoch_moves_no_later_step(tmp_path, evaluated_within, monkeypatch):
     """Lightning's own numbers, as those of `LearningRateMonitor`, were logged a step late after the resume."""
 
     class Signalled(pl.Callback):
@@ -268,31 +294,25 @@ def test_a_signal_after_an_evaluation_within_an_epoch_moves_no_later_step(tmp_pa
             if trainer.global_step == 2:
                 waiting._receive(signal.SIGTERM, None)
 
-    def watched(*more: pl.Callback) -> tuple[pl.Callback, ...]:
-        return Stopper(), *more, LearningRateMonitor("step")
-
-    options, waiting = {"val_check_interval": 0.5, "log_every_n_steps": 1}, Stopping()
-    train(tmp_path / "whole", None, *watched(), **options)
+    waiting = Stopping()
     for place in ("runs.checkpoints", "cli.trainer"):
         monkeypatch.setattr(f"lightning_app.{place}.stopping", waiting)
     with pytest.raises(SystemExit):
-        train(tmp_path / "run", None, *watched(Signalled()), **options)
+        train(tmp_path / "run", None, *watched(Signalled()), **HALVES)
     waiting.received = None
-    train(tmp_path / "run", None, *watched(), **options)
-    assert_same(tmp_path / "whole", tmp_path / "run")
+    train(tmp_path / "run", None, *watched(), **HALVES)
+    assert_same(evaluated_within, tmp_path / "run")
 
 
-def test_a_run_that_max_steps_ended_at_an_evaluation_moves_no_later_step(tmp_path):
-    options = {"val_check_interval": 0.5, "log_every_n_steps": 1}
-    for name, limits in {"whole": (-1,), "run": (STEPS + 2, -1)}.items():
-        for limit in limits:
-            train(tmp_path / name, None, LearningRateMonitor("step"), max_steps=limit, **options)
-    whole, run = (RunFolder(tmp_path / name).log().query("name == 'lr-SGD'") for name in ("whole", "run"))
+def test_a_run_that_max_steps_ended_at_an_evaluation_moves_no_later_step(tmp_path, evaluated_within):
+    for limit in (STEPS + 2, -1):
+        train(tmp_path / "run", None, *watched(), max_steps=limit, **HALVES)
+    whole, run = (RunFolder(path).log().query("name == 'lr-SGD'") for path in (evaluated_within, tmp_path / "run"))
     assert run.values.tolist() == whole.values.tolist() != []
 
 
 @pytest.mark.parametrize("hook", ["on_train_epoch_end", "on_train_end"])
-def test_a_signal_where_max_steps_has_ended_training_leaves_the_end_as_it_is(tmp_path, monkeypatch, hook):
+def test_a_signal_where_max_steps_has_ended_training_leaves_the_end_as_it_is(tmp_path, limited, monkeypatch, hook):
     """It was saved again as between two batches: without the measures to come, or as an epoch that is complete."""
 
     class Signalled(pl.Callback):
@@ -304,19 +324,18 @@ def test_a_signal_where_max_steps_has_ended_training_leaves_the_end_as_it_is(tmp
         lambda self, trainer, module: trainer.global_step < limit or waiting._receive(signal.SIGTERM, None),
     )
     limit, waiting = STEPS + 1, Stopping()
-    train(tmp_path / "whole", None, Stopper(), max_steps=limit)
     for place in ("runs.checkpoints", "cli.trainer"):
         monkeypatch.setattr(f"lightning_app.{place}.stopping", waiting)
     with pytest.raises(SystemExit):
         train(tmp_path / "run", None, Signalled(), Stopper(), max_steps=limit)
     waiting.received, waiting.raised = None, False
     train(tmp_path / "run", None, Stopper(), max_steps=limit)
-    assert_same(tmp_path / "whole", tmp_path / "run")
+    assert_same(limited, tmp_path / "run")
 
 
 def impatient(patience: int = 1) -> list[pl.Callback]:
     """Training ends after so many epochs more than one, and a measure then makes what it has left out."""
-    monitor = "train/risk/plain-seed00"
+    monitor = "train/risk/plain"
     return [LayerCushion(every_n_epochs=7), EarlyStopping(monitor, mode="max", patience=patience)]
 
 
