@@ -96,24 +96,32 @@ def rate_drops(optimizer):
     return MultiStepLR(optimizer, [1])
 
 
-@pytest.mark.parametrize(
-    "model",
-    [
-        {"arms": BOTH, "seeds": 2, "scheduler": rate_drops},
-        {"arms": TWINS, "gradient_clip_val": 0.1, "channels_last": True, "share_batches": False, "seeds": 2},
-        {"arms": FULL, "ema_decay": 0.9, "optimizer": partial(torch.optim.SGD, lr=0.05)},
-    ],
-    ids=["dropping-rate", "twins", "full"],
-)
-def test_it_is_the_loops_step_over_epochs_with_a_shorter_last_batch(target, model):
-    risks = Risks(), Risks()
-    loop, graph = (
-        target.fit(options={"callbacks": [watch]}, backend=backend, **model)
-        for backend, watch in zip(("loop", "graph"), risks)
-    )
+MODELS = {
+    "dropping-rate": {"arms": BOTH, "seeds": 2, "scheduler": rate_drops},
+    "twins": {"arms": TWINS, "gradient_clip_val": 0.1, "channels_last": True, "share_batches": False, "seeds": 2},
+    "full": {"arms": FULL, "ema_decay": 0.9, "optimizer": partial(torch.optim.SGD, lr=0.05)},
+}
+
+
+def trained(target, name, backend):
+    """A model of these and its risks of every step."""
+    watch = Risks()
+    return target.fit(options={"callbacks": [watch]}, backend=backend, **MODELS[name]), watch.steps
+
+
+@pytest.fixture(scope="module")
+def by_the_loop():
+    """by_the_loop(target, name): trained once for all targets."""
+    made = {}
+    return lambda target, name: made.get(name) or made.setdefault(name, trained(target, name, "loop"))
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_it_is_the_loops_step_over_epochs_with_a_shorter_last_batch(target, by_the_loop, name):
+    (loop, risks), (graph, of_graph) = by_the_loop(target, name), trained(target, name, "graph")
     target.assert_same(graph, loop)
-    assert target.graphs and len(risks[0].steps) == len(risks[1].steps) == 12
-    for one, other in zip(*(each.steps for each in risks)):
+    assert target.graphs and len(risks) == len(of_graph) == 12
+    for one, other in zip(risks, of_graph):
         assert one == pytest.approx(other, rel=1e-2 if CUDA else 0)
 
 
@@ -127,10 +135,13 @@ def test_graphs_are_captured_once_a_batch_size_and_again_when_the_rate_drops(cap
 
 def test_a_run_that_is_resumed_within_an_epoch_and_after_one_ends_at_the_same_bits(target, tmp_path):
     exact = {"deterministic": "warn"} if CUDA else {}
-    for step in (4, 6):
-        save = At(step, lambda trainer, _: trainer.save_checkpoint(tmp_path / "saved.ckpt"))
-        whole = target.fit(options={"callbacks": [save]} | exact)
-        resumed = target.fit(ckpt_path=tmp_path / "saved.ckpt", options=exact)
+    steps = (4, 6)
+    saves = [
+        At(step, lambda trainer, _: trainer.save_checkpoint(tmp_path / f"{trainer.global_step}.ckpt")) for step in steps
+    ]
+    whole = target.fit(options={"callbacks": saves} | exact)
+    for step in steps:
+        resumed = target.fit(ckpt_path=tmp_path / f"{step}.ckpt", options=exact)
         target.assert_same(resumed, whole, tolerance=1e-6)
 
 
