@@ -43,7 +43,7 @@ PARTS = {  # name -> where it is, as an object to look it up in
     "_can_stop_early": lambda: trainer().fit_loop,
     "_data_source": lambda: trainer().fit_loop,
     "_data_fetcher": lambda: trainer().fit_loop,
-    "_iterator": lambda: torch.utils.data.DataLoader([0]),
+    "_shutdown_workers_and_reset_iterator": lambda: import_module("pytorch_lightning.utilities.combined_loader"),
     "_apply": lambda: torchmetrics.MeanMetric(),
     "_sampler": lambda: DistributedSamplerWrapper(SequentialSampler([0]), num_replicas=1, rank=0).dataset,
     "_set_params_and_buffers_to_ignore_for_model": lambda: torch.nn.parallel.DistributedDataParallel,

@@ -191,6 +191,28 @@ def test_a_resumed_run_sees_the_batches_of_an_unbroken_one(tmp_path, unbroken, s
     assert whole == begun + went_on
 
 
+class Held(DataLoader):
+    """Something holds its iterators, as a cycle of references does."""
+
+    def __iter__(self):
+        self.iterators = [*getattr(self, "iterators", ()), super().__iter__()]
+        return self.iterators[-1]
+
+
+class OwnHeld(OwnDraws):
+    def train_dataloader(self) -> DataLoader:
+        self.loader = Held(Jittered(), 4, **self.options)
+        return self.loader
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_workers_that_are_kept_end_when_others_take_their_place(tmp_path):
+    data = OwnHeld("workers")
+    seen(tmp_path, data, max_epochs=2)
+    workers = {worker for iterator in data.loader.iterators for worker in iterator._workers}
+    assert len(workers) > 1 and not any(worker.is_alive() for worker in workers)
+
+
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("what", ["generator", "sampler", "workers"])
 def test_what_a_loader_draws_from_its_own_depends_on_the_epoch_alone(tmp_path, what):
