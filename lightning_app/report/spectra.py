@@ -183,7 +183,7 @@ def _column(nets: Sequence[PageNet], prefix: str, names: Sequence[str]) -> list[
 
 
 def _spelled(epoch: float | None) -> str:
-    return str(epoch) if epoch is None else epoch_text(epoch)
+    return "–" if epoch is None else epoch_text(epoch)
 
 
 def _entries(net: PageNet, prefix: str, names: Sequence[str], epoch: float | None) -> list[Cell]:

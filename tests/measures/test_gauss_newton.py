@@ -81,6 +81,9 @@ def test_refusals():
         GaussNewton(net, batches, loss=lambda outputs, labels: outputs.square().mean())
     with pytest.raises(UserError, match="at least one sample whose label counts, got none"):
         GaussNewton(net, [])
+    mixing = nn.Sequential(net, nn.BatchNorm1d(2, track_running_stats=False)).eval()
+    with pytest.raises(UserError, match="gauss_newton needs outputs that do not depend on the other samples"):
+        GaussNewton(mixing, batches)
     with pytest.raises(UserError, match="one of hessian, gauss_newton, empirical_fisher, got 'fisher'"):
         HessianSpectrum(matrix="fisher")
     with pytest.raises(UserError, match="parts of HessianSpectrum need the matrix 'hessian', got 'gauss_newton'"):

@@ -18,9 +18,9 @@ from torch import Tensor, nn
 from lightning_app.common.calls import adapt
 from lightning_app.common.errors import DivergedError, UserError
 from lightning_app.common.isolation import attention_written_out, unrounded
-from lightning_app.measures.core.hooks import check_evaluating, own_copy, shared_copy
+from lightning_app.measures.core.hooks import own_copy, shared_copy
 from lightning_app.measures.core.losses import Batches, Loss, cross_entropy, rows_of
-from lightning_app.measures.curvature.hessian import CHUNK, ParameterMap, chosen, cut
+from lightning_app.measures.curvature.hessian import CHUNK, ParameterMap, check_samples_apart, chosen, cut
 
 Approximation = Literal["gauss_newton", "empirical_fisher"]
 
@@ -40,7 +40,8 @@ class GaussNewton(ParameterMap):
     graphs.
 
     Raises:
-        UserError: if curvlinops is not installed; for another loss, half precision, no samples, or training mode.
+        UserError: if curvlinops is not installed; for another loss, half precision, no samples, training mode, or a BatchNorm
+            without running statistics.
         DivergedError: for a net whose loss is not finite.
 
     >>> net = nn.Linear(1, 2, bias=False).double()
@@ -63,7 +64,7 @@ class GaussNewton(ParameterMap):
         except ImportError as error:
             raise UserError(f"{matrix} needs curvlinops: pip install curvlinops-for-pytorch.") from error
         self._net = own_copy(net).double() if double else shared_copy(net)
-        check_evaluating(self._net, matrix)
+        check_samples_apart(self._net, matrix)
         adapt(self._net)
         self.parameters = chosen(self._net)
         pieces = cut(batches, loss, self.like.dtype, CHUNK)

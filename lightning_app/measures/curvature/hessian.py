@@ -140,12 +140,7 @@ class Hessian(ParameterMap):
         memory: int = MEMORY,
     ) -> None:
         self._net = own_copy(net).double() if double else shared_copy(net)
-        check_evaluating(self._net, "a Hessian")
-        if any(norm.running_mean is None for norm in self._net.modules() if isinstance(norm, _BatchNorm)):
-            raise UserError(
-                "a Hessian needs outputs that do not depend on the other samples of the batch, but a BatchNorm of this net has "
-                "no running statistics: create it with track_running_stats=True."
-            )
+        check_samples_apart(self._net, "a Hessian")
         adapt(self._net)
         self._loss = loss
         self.parameters = chosen(self._net, names)
@@ -375,6 +370,20 @@ def dense(hessian: Hessian) -> Tensor:
     identity = torch.eye(hessian.size, dtype=hessian.like.dtype, device=hessian.like.device)
     rows = torch.cat([hessian.rows(part) for part in identity.split(COLUMNS)])
     return (rows + rows.T) / 2
+
+
+def check_samples_apart(net: nn.Module, measure: str) -> None:
+    """Raise an error if a sample's outputs depend on the others of its batch, which a measure may split.
+
+    Raises:
+        UserError: for a net in training mode, or a BatchNorm without running statistics.
+    """
+    check_evaluating(net, measure)
+    if any(norm.running_mean is None for norm in net.modules() if isinstance(norm, _BatchNorm)):
+        raise UserError(
+            f"{measure} needs outputs that do not depend on the other samples of the batch, but a BatchNorm of this net has no "
+            "running statistics: create it with track_running_stats=True."
+        )
 
 
 def chosen(net: nn.Module, names: Sequence[str] | None = None) -> dict[str, nn.Parameter]:
