@@ -71,6 +71,11 @@ class Watched(Run):
         self.asked.add(("epochs",))
         return super().last_epochs
 
+    @property
+    def last_step(self) -> int:
+        self.asked.add(("steps",))
+        return super().last_step
+
     def array_epochs(self, family: str) -> list[float]:
         self.asked.add(("arrays", family))
         self._stamps(family)  # before they are read: what is written meanwhile is noticed later
@@ -85,6 +90,7 @@ class Watched(Run):
         changed: set[Question] = {("number", *key) for key in keys if not self._same(earlier, key)}
         changed |= {("names", member) for member, _ in self._rows.keys() ^ earlier._rows.keys()}
         changed |= {("epochs",)} if self.last_epochs != earlier.last_epochs else set()
+        changed |= {("steps",)} if self.last_step != earlier.last_step else set()
         return changed | {("arrays", name) for name, was in earlier._arrays_of.items() if was != self._stamps(name)}
 
     def _same(self, earlier: "Watched", key: tuple[str, str]) -> bool:

@@ -134,6 +134,11 @@ class Run:
         last = self.log.groupby("member", sort=False, observed=True)["epoch"].max()
         return {str(member): int(epoch) for member, epoch in last.items()}
 
+    @cached_property
+    def last_step(self) -> int:
+        """Optimizer steps at the end of the log; 0 without any row."""
+        return int(self.log["step"].max()) if len(self.log) else 0
+
     def array_epochs(self, family: str) -> list[float]:
         """Epochs at which a family's arrays were saved, ascending; looked up once."""
         if family not in self._epochs:

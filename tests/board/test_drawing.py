@@ -6,7 +6,7 @@ import pytest
 from lightning_app.board import drawing
 from lightning_app.board.drawing import Drawer
 from lightning_app.board.worker import PageRequest
-from lightning_app.report.sections import configs, headline, layers
+from lightning_app.report.sections import configs, first, headline, layers
 from lightning_app.report.sections import cushions as sections_cushions
 from lightning_app.runs import Row, RunFolder
 from tests.report.conftest import cushions, make_run, of_member
@@ -82,6 +82,18 @@ def test_in_the_end_the_page_is_that_of_a_new_start(watched):
     assert [*page.sections] == [*new.sections] and page.shell == new.shell
     assert [key for key in new.sections if new.sections[key] != page.sections[key]] == []
     assert "residual-seed01" in new.sections["learning"] and "mine/number" in new.sections["own-measures"]
+
+
+def test_steps_of_a_loop_whose_first_epoch_is_not_over(tmp_path, monkeypatch):
+    run = RunFolder(tmp_path / "loop")
+    run.append([Row("net", 0.1, 100, "train/loss", 2.0)])
+    draw_only(monkeypatch, first)
+    page = Page(run.path)
+    page.redrawn()
+    assert "1 net in 1 run, 100 steps;" in page.sections["findings"]
+    run.append([Row("net", 0.2, 200, "train/loss", 1.0)])
+    page.redrawn()
+    assert "1 net in 1 run, 200 steps;" in page.sections["findings"]
 
 
 def test_a_damaged_run_is_named_and_the_others_are_drawn(watched, tmp_path, monkeypatch):

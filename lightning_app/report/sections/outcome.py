@@ -23,8 +23,8 @@ def _progress(page: PageData) -> str:
     runs = plural(len(page.runs), "run")
     epochs = sorted({net.epoch for net in page.nets}) or [0]
     length = plural(epochs[-1], "epoch") if len(epochs) == 1 else f"{epochs[0]} to {epochs[-1]} epochs"
-    steps = sorted({int(run.log["step"].max()) for run in page.runs if len(run.log)})
-    if epochs == [0] and any(steps):  # of loops of one's own, whose epochs may not be known
+    # Of loops of one's own, whose epochs may not be known.
+    if epochs == [0] and any(steps := sorted({run.last_step for run in page.runs if run.nets})):
         length = plural(steps[-1], "step") if len(steps) == 1 else f"{steps[0]} to {steps[-1]} steps"
     ended = {run: run.diverged for run in page.runs}
     stopped = [f"{run.label} ('{end[0]}' diverged in epoch {end[1]})" for run, end in ended.items() if end]
