@@ -1,6 +1,7 @@
 """The section on ensembles: its numbers are the run folder's, and every part of it stands alone."""
 
 import itertools
+import json
 import math
 import re
 from collections.abc import Sequence
@@ -177,6 +178,22 @@ def test_distributions_are_the_arrays_at_the_first_middle_and_last_epoch(measure
         if what == "outputs":
             mean = float(part["length"].astype(int) @ shares)
             assert mean == pytest.approx(value(measured, "residual", "depth/effective", int(epoch)), rel=1e-12)
+
+
+def test_a_panel_of_distributions_has_one_of_each_net_where_these_were_measured_at_other_epochs(tmp_path):
+    """The first epoch of one run is a later one of the other: the page's script took the later numbers for the first ones."""
+    runs = [
+        measure(tmp_path / name, ["residual"], epochs, ["depth"]) for name, epochs in (("a", EPOCHS), ("b", (2, 8, 12)))
+    ]
+    text = ensembles(*runs)
+    found = pd.DataFrame(data(text, "ensembles-lengths"))
+    epochs = {"first": ("0", "2"), "middle": ("2", "8"), "last": ("8", "12")}
+    for when, (of_a, of_b) in epochs.items():
+        (said,) = re.findall(rf"""id="ensembles-lengths-outputs-{when}-svg"[^>]* data-rows='([^']*)'""", text)
+        drawn = found.loc[
+            [*np.logical_and.reduce([found[key].isin(its) for key, its in json.loads(said)["where"].items()])]
+        ]
+        assert drawn.groupby("net")["epoch"].agg(set).to_dict() == {"a": {of_a}, "b": {of_b}}
 
 
 @pytest.mark.parametrize("figure", ["ensembles-lambda", "ensembles-weight-norm", "ensembles-forces"])

@@ -186,16 +186,16 @@ def _by_length(page: PageData) -> list[Figure]:
     views = {key: lines for key, lines in views.items() if lines}
     moving = {what: _shares(page, what) for what in LENGTHS}
     panels = [
-        _length_panel(page, what, _length_key(what, when), lines, [frame.y for frame in moving[what]])
+        _length_panel(page, what, when, lines, [frame.y for frame in moving[what]])
         for (what, when), lines in views.items()
     ]
     rows = [
-        (net.label, what, line.name, length, value, share)
-        for (what, _), lines in views.items()
+        (net.label, what, WHEN[when], line.name, length, value, share)
+        for (what, when), lines in views.items()
         for net, line in lines.items()
         for length, value, share in zip(line.index, line, line / line.sum(), strict=True)
     ]
-    data = csv_text(("net", "quantity", "epoch", "length", "value", "share"), rows)
+    data = csv_text(("net", "quantity", "when", "epoch", "length", "value", "share"), rows)
     most = max((sum(this == what for this, _ in views) for what in LENGTHS), default=0)
     last = {what: when for what, when in views}  # the others stay, to compare with
     frames = frames_csv({_length_key(what, when): moving[what] for what, when in last.items()})
@@ -231,7 +231,7 @@ def _distributions(page: PageData, what: str, when: float) -> dict[PageNet, pd.S
 
 
 def _length_panel(
-    page: PageData, what: str, key: str, lines: dict[PageNet, pd.Series], ever: Sequence[np.ndarray]
+    page: PageData, what: str, when: float, lines: dict[PageNet, pd.Series], ever: Sequence[np.ndarray]
 ) -> Panel:
     def shares(net: PageNet) -> pd.Series:
         line = lines.get(net, pd.Series(dtype=float))
@@ -239,9 +239,9 @@ def _length_panel(
 
     title = f"{LENGTHS[what]}, epoch {joined(line.name for line in lines.values())}"
     x, y, before = "length r", "share of the sum", partial(reach, values=np.concatenate([*ever, []]))
-    epochs = sorted({str(line.name) for line in lines.values()})
-    rows = Rows({"quantity": [what], "epoch": epochs}, x="length", y="share")
-    return curve_panel(page, key, title, shares, x=x, y=y, before=before, after=from_zero, every=True, rows=rows)
+    rows = Rows({"quantity": [what], "when": [WHEN[when]]}, x="length", y="share")
+    draw = partial(curve_panel, page, _length_key(what, when), title, shares, x=x, y=y, rows=rows)
+    return draw(before=before, after=from_zero, every=True)
 
 
 def _scales(page: PageData) -> list[Figure]:
