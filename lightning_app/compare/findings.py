@@ -83,20 +83,20 @@ def errors_at_equal_risk(sides: Sides, name: str) -> tuple[float, np.ndarray, np
     """
     if (risk := sides.risk) is None or not _has_equal_risk(name):
         return None
-    reached = error_at_risk(*([_risk_and_error(net, risk, name) for net in nets] for nets in (sides.a, sides.b)))
+    reached = error_at_risk(*([risk_and_error(net, risk, name) for net in nets] for nets in (sides.a, sides.b)))
     if not len(reached.levels):
         return None
     return float(reached.levels[-1]), reached.plain[:, -1], reached.residual[:, -1]
 
 
-def _risk_and_error(net: Net, risk: str, error: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Epochs up to the last one at which the error was measured, finite or not, the risks there, and the errors.
+def risk_and_error(net: Net, risk: str, error: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Epochs from the first to the last one at which the error was measured, finite or not, the risks there, and the errors.
 
     Errors may be measured less often than risks; NaN where they were not.
     """
     risks, errors = net.series(risk), net.series(error)
     if len(errors):
-        risks = risks[risks.index <= errors.index[-1]]
+        risks = risks.loc[errors.index[0] : errors.index[-1]]
     return risks.index.to_numpy(), risks.to_numpy(), errors.reindex(risks.index).to_numpy()
 
 

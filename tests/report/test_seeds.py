@@ -2,6 +2,7 @@
 
 import csv
 import io
+import itertools
 import math
 from dataclasses import astuple
 
@@ -11,6 +12,8 @@ import pytest
 import yaml
 from matplotlib.figure import Figure
 
+from lightning_app.compare.findings import errors_at_equal_risk
+from lightning_app.compare.sides import sides_of
 from lightning_app.plots.drawing import spread_of
 from lightning_app.plots.style import styles
 from lightning_app.report import write_report
@@ -164,6 +167,17 @@ def test_error_at_equal_risk_finds_the_gap_that_was_made(bank):
     assert len(each) == 12 * 60
     made = [0.1 + 0.3 * float(row["risk"]) + GAP * row["net"].startswith("plain") for row in each]
     assert [float(row["error"]) for row in each] == pytest.approx(made)
+
+
+def test_error_at_equal_risk_is_that_of_compare_also_where_errors_are_rarer_than_risks(tmp_path):
+    run = RunFolder(tmp_path / "rare")
+    for arm, seed in itertools.product(("plain", "residual"), range(6)):
+        every = member_rows(f"{arm}-seed{seed:02d}", arm == "residual", seed)
+        run.append(row for row in every if row.name != "test/error" or row.epoch in (3, 6, 9, 12))
+    level, *sides = errors_at_equal_risk(sides_of(f"{run.path}:plain", f"{run.path}:residual"), "test/error")
+    each = rows(figure(section(run), "seeds-error-at-risk").csv)
+    assert [float(row["error"]) for row in each if float(row["risk"]) == level] == [*sides[0], *sides[1]]
+    assert np.isfinite([float(row["error"]) for row in each]).all()
 
 
 def test_few_pairs_are_warned_of(bank):

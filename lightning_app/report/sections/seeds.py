@@ -9,6 +9,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from lightning_app.common.numbers import unrounded
+from lightning_app.compare.findings import risk_and_error
 from lightning_app.plots.drawing import curve, filled
 from lightning_app.plots.style import INK, Style, styles_of
 from lightning_app.report.blocks import Block, Cell, Entry, Figure, Panel, Rows, Section, Table, cell, csv_text
@@ -176,13 +177,11 @@ def _difference_panel(
 
 def _at_risk(pair: Pair, error: str) -> paired.ErrorAtRisk | None:
     """None where risk or error was not measured."""
-
-    def risk_and_error(net: PageNet) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        both = pd.concat([net.series(RISK), net.series(error)], axis=1, join="inner")
-        return both.index.to_numpy(), *both.to_numpy().T
-
-    sides = [[risk_and_error(net) for net in side] for side in (pair.plain, pair.residual)]
-    return paired.error_at_risk(*sides) if all(len(epochs) for side in sides for epochs, _, _ in side) else None
+    if not all({RISK, error} <= {*net.names} for net in pair.nets):
+        return None
+    return paired.error_at_risk(
+        *([risk_and_error(net, RISK, error) for net in side] for side in (pair.plain, pair.residual))
+    )
 
 
 def _error_against_risk(reached: dict[Pair, paired.ErrorAtRisk], error: str) -> Figure:
