@@ -170,11 +170,10 @@ def _strata(measures: FinalMeasures) -> list[int]:
 def _means(values: np.ndarray, strata: Sequence[int]) -> np.ndarray:
     """Means over the nets of each stratum that have the number, (M, strata); NaN where none has.
 
-    >>> _means(np.array([[1.0, 3.0, 5.0, np.nan]]), [0, 0, 1, 1])
-    array([[2., 5.]])
+    >>> _means(np.array([[1.0, 3.0, 5.0, np.nan], [1.0, 3.0, 5.0, np.inf]]), [0, 0, 1, 1])
+    array([[ 2.,  5.],
+           [ 2., inf]])
     """
-    known = ~np.isnan(values)
-    members = np.eye(max(strata) + 1)[[*strata]]  # (n, strata)
-    counts = known @ members
-    with np.errstate(invalid="ignore"):  # the mean of infinities of both signs
-        return np.where(known, values, 0) @ members / np.where(counts > 0, counts, np.nan)
+    own = [values[:, np.equal(strata, stratum)] for stratum in range(max(strata) + 1)]
+    with np.errstate(invalid="ignore"):  # the mean of none, or of infinities of both signs
+        return np.stack([np.nansum(each, axis=1) / (~np.isnan(each)).sum(axis=1) for each in own], axis=1)

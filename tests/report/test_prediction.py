@@ -144,9 +144,10 @@ def test_numbers_are_those_of_kendall(shown):
     assert across == "–"  # all architectures have the same mean
 
 
-def test_across_is_of_means_over_seeds(bank):
-    """One seed's measure moves its architecture's mean to the other end."""
-    row = rows(figure(section(bank(changed={("plain", 0): {"hessian/top1": 1000.0}}))).csv)["hessian/top1"]
+@pytest.mark.parametrize("large", [1000.0, math.inf])
+def test_across_is_of_means_over_seeds(bank, large):
+    """One seed's measure moves its architecture's mean to the other end, also where it has no end, as a condition number."""
+    row = rows(figure(section(bank(changed={("plain", 0): {"hessian/top1": large}}))).csv)["hessian/top1"]
     assert float(row["error gap across tau"]) == pytest.approx(1 / 3, abs=1e-6)
 
 
