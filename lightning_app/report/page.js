@@ -249,7 +249,7 @@ addEventListener("keydown", event => {
 
 function differences(ones, others) {
   const single = ones.length < 2 || others.length < 2;
-  return ones.flatMap(one => others.filter(other => single || other.seed === one.seed)
+  return ones.flatMap(one => others.filter(other => single || other.seed === one.seed && one.seed !== "null")
     .map(other => new Map([...one.values].map(([x, value]) => [x, value - other.values.get(x)]))));
 }
 

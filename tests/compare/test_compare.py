@@ -11,6 +11,7 @@ import yaml
 
 from lightning_app.cli import main
 from lightning_app.common.errors import UserError
+from lightning_app.common.numbers import epoch_text
 from lightning_app.compare.findings import judged, latex, questions, text
 from lightning_app.compare.sides import sides_of
 from lightning_app.report import write_report
@@ -78,6 +79,7 @@ def test_json_follows_the_schema_and_is_what_is_written(run, tmp_path, capsys):
     jsonschema.validate(found, SCHEMA)
     assert json.loads((tmp_path / "new" / "findings.json").read_text()) == found
     end, equal, cushion = found["findings"]
+    jsonschema.validate(found | {"findings": [end | {"at": f"epoch {epoch_text(2.5e-5)}"}]}, SCHEMA)
     assert (end["a"], end["b"]) == (GOOD, BAD)
     assert (cushion["name"], cushion["verdict"]) == ("cushion/layer02/median", "larger")
     assert equal["at"].startswith("training risk")

@@ -99,6 +99,18 @@ def test_too_many_numbers_for_a_page_are_left_out_and_it_says_so(tmp_path, monke
     assert (nets, epochs) == ({"plain-seed00"}, {"1", "3"}) and "Only one epoch in 2 is here" in caption
 
 
+def test_the_epochs_that_are_left_are_the_same_for_nets_of_other_lengths(tmp_path, monkeypatch):
+    """Else a map of their difference would have no epoch."""
+    nets = [make_run(tmp_path / name, [name], epochs) for name, epochs in (("plain", 4), ("residual", 3))]
+    monkeypatch.setattr(maps, "MOST", 3 * 19 * 5)  # of 9 epochs in all
+    (figure,) = maps.section(gather(nets)).blocks
+    rows = [*csv.reader(io.StringIO(figure.csv))][1:]
+    assert {(net, epoch) for _, net, epoch, _ in rows if net} == {
+        *(("plain", epoch) for epoch in "024"),
+        *(("residual", epoch) for epoch in "02"),
+    }
+
+
 def test_without_numbers_of_layers_there_are_no_maps(tmp_path):
     run = make_run(tmp_path / "run", ["net"], 0)
     assert maps.section(gather([run]).having("nothing")) is None

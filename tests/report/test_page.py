@@ -279,7 +279,7 @@ def test_a_diverged_run_is_told_and_kept(make, lost):
         arrays = run.arrays(3, family)
         run.save_arrays(3, family, {key: np.full(a.shape, lost) if part in key else a for key, a in arrays.items()})
     text = page_of(run)
-    assert "residual diverged: its numbers are not finite from epoch 2 on." in text
+    assert "residual diverged in epoch 2: its risk or weights were not finite." in text
     assert Page(text).row("residual")[2] == (str(lost), repr(lost))
     assert any(f"residual,train/risk,3,{lost}" in pre for pre in Page(text).pre)
 
@@ -379,7 +379,9 @@ def test_a_run_that_diverged_before_it_could_log_it_is_said_to(tmp_path):
     assert first.section(gather([run]), ()).lead.startswith(
         "2 nets in 1 run, 3 epochs; stopped: lost ('plain' diverged in epoch 4). "
     )
-    assert headline.section(gather([run])).notices == ["plain diverged: its numbers are not finite from epoch 4 on."]
+    assert headline.section(gather([run])).notices == [
+        "plain diverged in epoch 4: its risk or weights were not finite."
+    ]
     ends = Page(only(headline, run))
     assert {text for text, _ in ends.row("plain")[2:]} <= {"nan", "–"} and "nan" not in str(ends.row("residual"))
     assert pairs(gather([run]), least=1)[1][0] == "plain − residual: the only pair left out, because a net diverged."

@@ -36,7 +36,7 @@ def section(page: PageData) -> Section:
     if not page.nets:
         return Section("headline", TITLE, notices=["No net has logged a number yet."], short="Ends")
     lost = [(net.label, net.diverged) for net in page.nets if net.diverged is not None]
-    notes = [f"{label} diverged: its numbers are not finite from epoch {since} on." for label, since in lost]
+    notes = [f"{label} diverged in epoch {since}: its risk or weights were not finite." for label, since in lost]
     notes += [f"{net.label}: {failure}" for net in page.nets for failure in failures(net)]
     loss, columns = loss_of(page.nets), _columns(page)
     rows = [_row(label, nets, [*columns.values()]) for label, nets in page.with_means()]

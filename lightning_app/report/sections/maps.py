@@ -53,12 +53,18 @@ def _rows(nets: Sequence[PageNet], measures: Measures, step: int) -> Iterator[tu
     for (prefix, field), keys in measures.items():
         measure = f"{prefix}/*/{field}"
         yield measure, "", "", "/".join(keys)
-        for net in nets:
-            points = [[each.tolist() for each in net.points(key)] for key in keys.values()]
-            values = [dict(zip(*each, strict=True)) for each in points]
-            epochs = sorted({epoch for each in values for epoch in each})
-            for epoch in epochs[::-step][::-1]:
-                yield measure, net.label, whole(epoch), "".join(_text(each.get(epoch)) for each in values)
+        found = {net: [_by_epoch(net, key) for key in keys.values()] for net in nets}
+        epochs = sorted({epoch for values in found.values() for each in values for epoch in each})
+        shown = epochs[::-step][::-1]  # of all nets, since the page draws differences of them
+        for net, values in found.items():
+            for epoch in shown:
+                if any(epoch in each for each in values):
+                    yield measure, net.label, whole(epoch), "".join(_text(each.get(epoch)) for each in values)
+
+
+def _by_epoch(net: PageNet, key: str) -> dict[float, float]:
+    epochs, values = net.points(key)
+    return dict(zip(epochs.tolist(), values.tolist(), strict=True))
 
 
 def _text(value: float | None) -> str:
