@@ -374,6 +374,22 @@ def test_the_readme_counts_verdicts_as_the_records_do(key):
     assert row == expected.replace(" that the paper does not give", "")
 
 
+def test_the_verdicts_of_the_papers_starts_alone_are_as_the_records_say():
+    own = re.compile(r"(?!.*Torch7)(?!.*N\(0, (1/4n|2/n)\))")
+    alone = r"With these two alone, (\d+) more\srows would be \*reproduced\* and (\d+) more"
+    said = re.search(alone, PAGES["docs/reproducing.md"])
+    rows = [
+        row
+        for key in ("fig-1d", "fig-1e", "ensemble")
+        for row in read_record(ROOT / "results" / "littwin-wolf" / key)["rows"]
+        if row["verdict"] == "depends on a setting"
+    ]
+    held = [
+        [each["held"] for each in row["readings"] if each["judged"] and own.match(each["convention"])] for row in rows
+    ]
+    assert [*map(int, said.groups())] == [sum(map(all, held)), sum(not any(each) for each in held)]
+
+
 def test_the_goals_of_speed_are_counted_as_on_their_page():
     (met,) = re.findall(r"\d+ of \d+ goals", README)
     assert f"{met} are met." in PAGES["docs/speed.md"]

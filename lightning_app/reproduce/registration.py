@@ -119,7 +119,7 @@ def differences(code: Entries, record: Entries) -> list[str]:
         said += [
             f"{key}: '{quantity}' {_how_changed(entries[quantity], claim)}."
             for quantity, claim in claims.items()
-            if quantity in entries and entries[quantity]["hash"] != claim["hash"]
+            if quantity in entries and (entries[quantity]["hash"] != claim["hash"] or "withdrawn" in entries[quantity])
         ]
         said += [
             f"{key}: '{quantity}' is registered but no longer a claim: record with --say that it was withdrawn, and why."
@@ -132,6 +132,8 @@ def differences(code: Entries, record: Entries) -> list[str]:
 def _how_changed(entry: Mapping[str, Any], claim: Mapping[str, Any]) -> str:
     if claim["test"] == "code":  # of a file (`of_code`)
         return "was changed since it was registered"
+    if "withdrawn" in entry:
+        return "was withdrawn and is a claim again"
     if claim["test"] != entry["test"]:
         return f"was registered with another test ({entry['test']!r}, now {claim['test']!r})"
     return f"was registered with other words, readings or schedule, and the same test ({claim['test']!r})"
@@ -152,10 +154,12 @@ def updated(code: Entries, record: Entries, why: str, after_a_look: bool, today:
 def _updated(claim: dict[str, Any] | None, entry: dict[str, Any], change: dict[str, Any]) -> dict[str, Any]:
     if claim is None:
         return entry if "withdrawn" in entry else entry | {"withdrawn": change}
-    if claim["hash"] == entry["hash"]:
+    kept = dict(entry)
+    withdrawn = kept.pop("withdrawn", None)
+    if claim["hash"] == entry["hash"] and not withdrawn:
         return entry
-    changes = [*entry.get("changed", ()), change | {"test_before": entry["test"]}]
-    return {**entry, **claim, "changed": changes}
+    earlier = [*entry.get("changed", ()), *([withdrawn] if withdrawn else [])]
+    return {**kept, **claim, "changed": [*earlier, change | {"test_before": entry["test"]}]}
 
 
 def page(record: Entries) -> str:

@@ -2,8 +2,8 @@
 
 For each artefact: is every file of the evidence the one that was packed? Do the claims and tests of this checkout, applied to
 that evidence, give the numbers and outcomes of the committed record? Are table.md, table.csv and table.tex those that the
-record's rows make? Is there a record wherever there are results? What rendered a record is not compared, nor are figures: their
-bytes depend on fonts and on matplotlib. The numbers drawn in them are in the evidence.
+record's rows make? Is there a record wherever there are results, and an artefact for each record? What rendered a record is
+not compared, nor are figures: their bytes depend on fonts and on matplotlib. The numbers drawn in them are in the evidence.
 
 With ``--recompute`` closed forms and computations are made again and compared. If an artefact has training runs too, the
 claims are judged on the new computations together with the kept runs. Nets are not trained again.
@@ -26,7 +26,7 @@ from lightning_app.common.errors import UserError
 from lightning_app.common.numbers import plural
 from lightning_app.common.safe_io import read_bytes
 from lightning_app.papers import PAPERS, find
-from lightning_app.papers.parts import PAPER, REDUCED
+from lightning_app.papers.parts import PAPER, REDUCED, SCALES
 from lightning_app.papers.records import RECORD, counts_of, read_record, value
 from lightning_app.papers.verdicts import in_words
 from lightning_app.reproduce import making
@@ -53,9 +53,10 @@ examples:
   python main.py verify li-et-al --recompute             computations from nothing; needs their data (--data-root)
 
 It compares the files of the evidence, the rows and counts of {RECORD}, and table.md, .csv and .tex. Figures are not compared.
-Exit code 0: everything agrees. 1: a row or a file differs, evidence or tables have no record, or something could not be
-computed again, for example as its data are missing. 2: a mistake in the command. The last line counts the artefacts without a
-record: one that was deleted shows there alone if other records rest on the same evidence.
+Exit code 0: everything agrees. 1: a row or a file differs, evidence or tables have no record, a record has no artefact
+(looked for where none is named), or something could not be computed again, for example as its data are missing. 2: a mistake
+in the command. The last line counts the artefacts without a record: one that was deleted shows there alone if other records
+rest on the same evidence.
 """
 
 
@@ -99,6 +100,11 @@ def _run(options: argparse.Namespace, answer: dict[str, Any]) -> int:
                     print(each.line(key), flush=True)
                     lines.append({"artefact": asked.key, "scale": scale.name, **asdict(each)})
                     wrong += bool(each.difference)
+    for folder in () if options.artefacts else _of_no_artefact(options.results):
+        key, stray = folder.as_posix(), Check("record", "there is no such artefact: remove it, as nothing judges it")
+        print(stray.line(key), flush=True)
+        lines.append({"artefact": key, "scale": "", **asdict(stray)})
+        wrong += 1
     if not recorded and not wrong:
         raise UserError(
             f"expected records ({RECORD}) of {', '.join(options.artefacts) or 'artefacts'} in {options.results}, found none."
@@ -108,6 +114,13 @@ def _run(options: argparse.Namespace, answer: dict[str, Any]) -> int:
     print(f"{plural(len(recorded), 'record')}: {said}; without a record yet: {plural(without, 'artefact')}.")
     answer |= {"records": len(recorded), "without_record": without, "differences": wrong, "compared": lines}
     return 1 if wrong else 0
+
+
+def _of_no_artefact(results: Path) -> list[Path]:
+    """Folders, below that of the results, of records that no claims are about, as of an artefact that was renamed."""
+    asked = itertools.product((pair for key in PAPERS for pair in find(key)), SCALES.values())
+    known = {Reproduction(*pair, scale, results).folder for pair, scale in asked if pair[1].has(scale)}
+    return [folder.relative_to(results) for folder in sorted({f.parent for f in results.rglob(RECORD)} - known)]
 
 
 def verify(asked: Reproduction) -> Iterator[Check]:

@@ -84,6 +84,16 @@ def test_new_changed_and_withdrawn_claims_are_said():
     assert "changed 2026-11-23, after a look: a reason (before: above 1)" in page(new)
 
 
+def test_a_withdrawn_claim_that_is_back_is_said():
+    code = {"p/t": {"L": {"test": "above 1", "class": "trained", "hash": "a"}}}
+    withdrawn = updated({}, updated(code, {}, "a test", False, "2026-11-21"), "it failed", True, "2026-11-22")
+    assert differences(code, withdrawn) == ["p/t: 'L' was withdrawn and is a claim again."]
+    back = updated(code, withdrawn, "it was right", True, "2026-11-23")
+    assert differences(code, back) == []
+    assert [change["why"] for change in back["p/t"]["L"]["changed"]] == ["it failed", "it was right"]
+    assert differences({}, back) != [], "it can be withdrawn once more, and that has to be said"
+
+
 def test_what_judges_cannot_change_behind_the_same_words(tmp_path, monkeypatch):
     """The hash of a file: another bound changes it, another comment, docstring or drawing does not."""
     text = registration.FILE.parents[1].joinpath("papers", "predicates.py").read_text()

@@ -373,6 +373,13 @@ def test_damage_is_found_and_named(differs, results, damage, about, words, lines
     assert lines is None or len(found) == lines, found
 
 
+def test_a_record_of_no_artefact_is_found(results, capsys):
+    """As of one that was renamed: `report` shows its rows. The small paper is none of those that there are."""
+    assert main(["verify", "--results", str(results)]) == 1
+    stray = f"differs  {COMPUTED}: record: there is no such artefact: remove it, as nothing judges it"
+    assert stray in differing(capsys.readouterr().out)
+
+
 def test_line_breaks_of_another_system_are_no_difference(said, results):
     file = (results / RECORDS[COMPUTED]).with_name("table.md")
     file.write_bytes(file.read_bytes().replace(b"\n", b"\r\n"))
