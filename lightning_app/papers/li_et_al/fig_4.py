@@ -142,7 +142,9 @@ def _grows(results: Results, net: str) -> Claim:
 
     ours = results.of(INITIAL, least, *_starts(net, *DEPTHS))
     test = above(1, note="geometric means over seeds rise from every depth to the next")
-    return tested(f"least growth of cond10 from one depth to the next, {net}", "go to infinity", test, ours, ratio=True)
+    power = f"a rise up to depth {DEPTHS[-1]} passes, also one that stays bounded beyond"
+    quantity = f"least growth of cond10 from one depth to the next, {net}"
+    return tested(quantity, "go to infinity", test, ours, ratio=True, power=power)
 
 
 def _law(results: Results, net: str, law: str) -> Claim:

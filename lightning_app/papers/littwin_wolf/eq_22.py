@@ -150,7 +150,8 @@ EQ_22 = Artefact(
     "of their root mean squares. Branches of random sign take the cross term 2 E N relu / σ away; units of equal σ are what the "
     "text provides for: rows of their matrices are scaled. Under root mean squares, random signs and equal units the recursion "
     "holds, but the text has standard deviations and λ = 1. Changed after a look (2026-11-27): what the text says is judged; "
-    "before, it was not among the readings, and the first row depended on them.",
+    "before, it was not among the readings, and the first row depended on them. And before that (2026-11-24) σ was to rise from "
+    "every layer to the next, which it does not: its trend is judged.",
     draw_eq_22,
     computations=(MOMENTS,),
     about=Class.INITIALISATION,

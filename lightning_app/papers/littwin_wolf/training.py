@@ -21,7 +21,8 @@ BLOCKS = 10
 EPOCHS, EARLY = 100, 20
 DURATION = (
     f"{EPOCHS} epochs, a duration of ours: the paper does not give its own, and the sign of end minus start may depend on it. "
-    f"Growth from epoch {EARLY} on is tested beside it, since a fall in the first epochs may hide it. "
+    f"Growth from epoch {EARLY} on, an epoch of ours chosen after a look, is tested beside it, since a fall in "
+    "the first epochs may hide it. "
 )
 LATER = f"end minus epoch {EARLY}"
 FAST = 0.1
