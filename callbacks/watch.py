@@ -270,7 +270,8 @@ class Watch:
 
     def _before_optimizer(self, _: Any, args: tuple, kwargs: dict[str, Any]) -> None:
         closure = any(map(callable, (*args, *kwargs.values())))  # its passes are still to come
-        if not closure and not self._skipped():
+        scaled = getattr(self._optimizer, "grad_scale", None) is not None  # until a fused step has divided gradients
+        if not closure and not scaled and not self._skipped():
             self._guarded(self._before_update)
 
     def _skipped(self) -> bool:
