@@ -197,6 +197,8 @@ class Watch:
         if error is None:
             self._guarded(self._end)
         self._stop(error)
+        for handle in self._handles:  # not before: a step that is calling its hooks must not lose one
+            handle.remove()
         _within.discard(self)
         self._block = "after"
 
@@ -382,8 +384,6 @@ class Watch:
                 with suppress(Exception):
                     logger.finalize("failed")
         self._watching = False
-        for handle in self._handles:
-            handle.remove()
         for one in self.measures:
             with suppress(Exception):
                 one.on_exception(*self._whose, error or SystemExit())  # removes hooks from the nets
