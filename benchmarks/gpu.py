@@ -54,7 +54,7 @@ from benchmarks.solo import differences
 from lightning_app.common.batch_plan import BatchPlan
 from lightning_app.common.errors import UserError, first_line
 from lightning_app.common.files import write_atomically
-from lightning_app.common.isolation import Float32, tensors_in, use_float32
+from lightning_app.common.isolation import Float32, tensors_in, unrounded, use_float32
 from lightning_app.datamodules.loaders import UngatheredBatches
 from lightning_app.measures import Hessian, cushions, interlayer_cushions, probe_forward, spectrum
 from lightning_app.modules import backends, graphs
@@ -232,7 +232,7 @@ def measuring(at: "Run", kind: str) -> Results:
     images, probed = ([(x.contiguous(), y) for x, y in batches] for batches in (images, probed))
 
     def every_epoch() -> None:
-        with torch.no_grad():
+        with torch.no_grad(), unrounded():  # as measures are
             cushions(net.layers(), probe_forward(net, net.layers(), images).layers)
             interlayer_cushions(net, blocks_of(net), [x for x, _ in probed], probes=4)
 
@@ -241,7 +241,8 @@ def measuring(at: "Run", kind: str) -> Results:
         "every epoch": every_epoch,
         "Hessian": lambda: spectrum(Hessian(net, probed), k=5, steps=20),
     }
-    found = Results(f"residual {kind} net of depth {at.size.depth}, {at.size.images:,} images trained, tf32")
+    net_of = f"residual {kind} net of depth {at.size.depth}"
+    found = Results(f"{net_of}, {at.size.images:,} images trained in tf32, measured in fp32")
     timed = found.add("measuring", interleave(made, at.size.rounds), "epoch")
     found.rows += rows(timed, [("every epoch", "epoch", 0.25), ("Hessian", "epoch", 1.05)])
     return found

@@ -177,6 +177,8 @@ class MeasureContext:
     def keep(self, key: str, value: Any) -> None:
         """Keep a tensor or plain Python value for this net under ``key``, also in checkpoints; replaces an earlier one.
 
+        Keep tensors on the CPU: that is where they are after a resume.
+
         Raises:
             TypeError: in a measure that is not a `StatefulMeasure`.
         """

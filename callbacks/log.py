@@ -12,6 +12,7 @@ and histograms of several seeds are added up. With a single arm, keys do not con
 """
 
 import logging
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
@@ -243,7 +244,8 @@ def _(logger: WandbLogger, record: Record) -> None:
 
 @log_record.register
 def _(logger: TensorBoardLogger, record: Record) -> None:
-    writer, at = logger.experiment, record.step if record.by_steps else int(record.epoch)
+    # Of an epoch that training has not ended, the number that it would have.
+    writer, at = logger.experiment, record.step if record.by_steps else math.ceil(record.epoch)
     for key, value in record.numbers().items():
         writer.add_scalar(key, value, at)
     for key, histogram in record.pooled().items():

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytorch_lightning as pl
 import torch
+from pytorch_lightning.strategies import FSDPStrategy, ModelParallelStrategy
 from pytorch_lightning.utilities import rank_zero_only
 from pytorch_lightning.utilities.seed import isolate_rng
 from torch import nn
@@ -78,6 +79,11 @@ class Measure(EpochCallback):
     @override
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         super().setup(trainer, pl_module, stage)
+        if isinstance(strategy := getattr(trainer, "strategy", None), FSDPStrategy | ModelParallelStrategy):
+            raise UserError(
+                f"{type(self).__name__} needs whole nets in a process, but {type(strategy).__name__} splits their weights over "
+                "processes: use ddp, or leave it out of the trainer's callbacks."
+            )
         introduce([one for one in getattr(trainer, "callbacks", [self]) if isinstance(one, Measure)])
 
     @abstractmethod

@@ -1,10 +1,12 @@
 """How signals pass through the layers, from training's own steps: `lightning_app.measures.signal`."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import pytorch_lightning as pl
 import torch
+from torch.utils.hooks import RemovableHandle
 from typing_extensions import override
 
 from callbacks.context import MeasureContext
@@ -114,6 +116,7 @@ class Signal(Measure):
     def forget_run(self) -> None:
         super().forget_run()
         self._watches: dict[str, SignalWatch | Exception] = {}  # during a step that will be logged
+        self._handles: list[RemovableHandle] = []  # of its optimizers
 
     @override
     def measure(self, context: MeasureContext) -> Mapping[str, Any]:
@@ -159,6 +162,33 @@ class Signal(Measure):
                 self._watches[name] = SignalWatch(net, not unseen, scale=scaler and scaler.get_scale)
             except Exception as error:  # of a foreign net: said when it is to be logged
                 self._watches[name] = error
+        # `watch` announces its steps itself.
+        optimizers: Sequence[torch.optim.Optimizer] = getattr(trainer, "optimizers", ()) if self._watches else ()
+        for each in optimizers:
+            with suppress(AttributeError):  # of one that is not made as torch's are
+                self._handles.append(each.register_step_pre_hook(self._step_begins))
+
+    def _step_begins(self, optimizer: Any, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]] | None:
+        """Gradients are complete and clipped when an optimizer gets them, which is behind the passes of its closure, if any."""
+        stepping = {id(weight) for group in optimizer.param_groups for weight in group["params"]}
+
+        def keep() -> None:
+            for watch in self._watches.values():
+                if isinstance(watch, SignalWatch):
+                    watch.keep_gradients(stepping, getattr(optimizer, "grad_scale", None))
+
+        def and_keep(value: Any) -> Any:
+            def closure(*given: Any, **named: Any) -> Any:
+                found = value(*given, **named)
+                keep()
+                return found
+
+            return closure if callable(value) else value
+
+        if not any(map(callable, (*args, *kwargs.values()))):
+            keep()
+            return None
+        return tuple(map(and_keep, args)), {name: and_keep(value) for name, value in kwargs.items()}
 
     @property
     def watching(self) -> bool:
@@ -211,14 +241,20 @@ class Signal(Measure):
                 seen[name] = (watch.stop(), watch.shape)
             except Exception as error:  # of a foreign net: its numbers are missing, and training goes on
                 seen[name] = error
-        self._watches = {}
+        self._forget_step()
         return seen
+
+    def _forget_step(self) -> None:
+        self._watches = {}
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
 
     @override
     def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
         for watch in self._watches.values():
             _close(watch)
-        self._watches = {}
+        self._forget_step()
 
     @override
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:

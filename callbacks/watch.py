@@ -197,6 +197,8 @@ class Watch:
         if error is None:
             self._guarded(self._end)
         self._stop(error)
+        for handle in self._handles:  # not before: a step that is calling its hooks must not lose one
+            handle.remove()
         _within.discard(self)
         self._block = "after"
 
@@ -270,7 +272,8 @@ class Watch:
 
     def _before_optimizer(self, _: Any, args: tuple, kwargs: dict[str, Any]) -> None:
         closure = any(map(callable, (*args, *kwargs.values())))  # its passes are still to come
-        if not closure and not self._skipped():
+        scaled = getattr(self._optimizer, "grad_scale", None) is not None  # until a fused step has divided gradients
+        if not closure and not scaled and not self._skipped():
             self._guarded(self._before_update)
 
     def _skipped(self) -> bool:
@@ -381,8 +384,6 @@ class Watch:
                 with suppress(Exception):
                     logger.finalize("failed")
         self._watching = False
-        for handle in self._handles:
-            handle.remove()
         for one in self.measures:
             with suppress(Exception):
                 one.on_exception(*self._whose, error or SystemExit())  # removes hooks from the nets

@@ -126,7 +126,7 @@ class SignalWatch(TorchFunctionMode):
         self._scale_now, self._scale = scale, 1.0  # of the present pass
         self._sums: dict[str, Tensor] = {}  # (k,) each
         self._of_graphs: dict[str, Tensor] = {}  # the same of passes back that can be differentiated themselves
-        self._gradients: dict[str, Tensor] = {}  # of weights, by layer, also if they are dropped right after the step
+        self._gradients: dict[str, Tensor] = {}  # of weights, by layer: their square, as the optimizer gets them
         modules = {layer.module for layer in self._layers}
         self._trained = {module: {*map(id, trained_weights(module).values())} for module in modules}  # weights
         self._closed: set[nn.Module] = set()  # layers whose weights make their step
@@ -175,7 +175,7 @@ class SignalWatch(TorchFunctionMode):
         for handle in self._handles:
             handle.remove()
         self._exit()
-        self._keep_gradients()
+        self.keep_gradients(stepping)
 
     def _watch(self, net: nn.Module) -> None:
         self._handles.append(net.register_forward_pre_hook(_Hook(self._enter), prepend=True, with_kwargs=True))
@@ -306,12 +306,20 @@ class SignalWatch(TorchFunctionMode):
     # -- after the step -----------------------------------------------------------------------------------------------
 
     @_guarded
-    def _keep_gradients(self) -> None:
+    def keep_gradients(self, stepping: Collection[int] | None = None, factor: Tensor | None = None) -> None:
+        """Note the size of the weights' gradients as they are now: a step may drop them, or work on them in place.
+
+        Args:
+            stepping: ids of weights that make their step now; None: all whose gradient was not noted.
+            factor: of a scaler's, which the step itself divides by.
+        """
         with self._reading():
-            wholes = {layer.name: layer.parameter for layer in self._layers}
-        self._gradients |= {
-            name: whole.grad for name, whole in wholes.items() if whole.is_leaf and whole.grad is not None
-        }
+            wholes = [layer.parameter for layer in self._layers]
+        for layer, whole in zip(self._layers, wholes):
+            asked = layer.name not in self._gradients if stepping is None else id(whole) in stepping
+            if asked and whole.is_leaf and whole.grad is not None:
+                square = self._square(whole.grad.to_dense()[layer.rows])  # that of an embedding may be sparse
+                self._gradients[layer.name] = square if factor is None else square / factor.to(self._wide).square()
 
     @_guarded
     def _weights(self) -> None:
@@ -325,8 +333,7 @@ class SignalWatch(TorchFunctionMode):
             size = self._square(before)
             self._add(f"{layer.name}/weight", size, before.numel())
             if layer.name in self._gradients:
-                gradient = self._gradients[layer.name].to_dense()  # that of an embedding may be sparse
-                self._add(f"{layer.name}/weight_gradient", self._square(gradient[layer.rows]), before.numel())
+                self._add(f"{layer.name}/weight_gradient", self._gradients[layer.name], before.numel())
             self._add(f"{layer.name}/update", self._square(weight - before), size)
 
     def _reading(self) -> AbstractContextManager[None]:

@@ -275,18 +275,20 @@ class Averages:
     begun: bool
 
     def __post_init__(self) -> None:
-        """Masks and positions are copied, not averaged: inf - inf is no number, and a mean of integers may be rounded down."""
-        buffers = [buffer for _, net in self.pairs for buffer in net.buffers()]
-        self._copied = {id(each) for each in buffers if not each.is_floating_point() or not each.isfinite().all()}
+        """Masks and positions are copied, not averaged: inf - inf is no number, and a mean of integers may be rounded down.
+
+        They are known by their place, in which a net may put another tensor.
+        """
+        self._copied = [[_is_copied(each) for each in tensors_of(net)] for _, net in self.pairs]
 
     @torch.no_grad()
     def update(self) -> None:
         """`AveragedModel.update_parameters` of all at once. That asks its counter, on the device, if this is the first step."""
         by_dtype: dict[torch.dtype, list[tuple[Tensor, Tensor]]] = defaultdict(list)
         copied: list[tuple[Tensor, Tensor]] = []
-        for average, net in self.pairs:
-            for ours, theirs in zip(tensors_of(average.module), tensors_of(net), strict=True):
-                (copied if id(theirs) in self._copied else by_dtype[ours.dtype]).append((ours, theirs))
+        for (average, net), are_copied in zip(self.pairs, self._copied):
+            for ours, theirs, is_copied in zip(tensors_of(average.module), tensors_of(net), are_copied, strict=True):
+                (copied if is_copied else by_dtype[ours.dtype]).append((ours, theirs))
         towards = get_ema_multi_avg_fn(self.decay)
         for pairs in by_dtype.values():
             averages, present = map(list, zip(*pairs))
@@ -302,6 +304,11 @@ class Averages:
     def tensors(self) -> list[Tensor]:
         """What a step changes."""
         return tensors_of(*(average for average, _ in self.pairs))
+
+
+def _is_copied(tensor: Tensor) -> bool:
+    """Whether it is a buffer that is no number to be averaged."""
+    return not isinstance(tensor, nn.Parameter) and not (tensor.is_floating_point() and bool(tensor.isfinite().all()))
 
 
 def weights_of(optimizer: Optimizer) -> list[nn.Parameter]:

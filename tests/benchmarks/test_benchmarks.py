@@ -83,6 +83,15 @@ def test_a_member_of_the_loop_is_the_net_trained_alone(found, monkeypatch):
     assert [", compiled" in row.what for row in rows] == [False, True] * 2 and len(compiled) == 2 * 4
 
 
+@pytest.mark.parametrize("asked, trained", [("1", [3]), ("20", [3, 20])])
+def test_on_a_gpu_a_member_is_compared_after_steps_of_the_graph(monkeypatch, asked, trained):
+    """Of which the third is the first."""
+    steps = []
+    monkeypatch.setattr(solo, "differences", lambda options, count, ways: steps.append(count) or {})
+    solo.measure(solo.parser().parse_args(["--device", "cuda", "--steps", asked]))
+    assert steps == trained
+
+
 @pytest.mark.slow  # all measures of base.yaml
 def test_the_parts_of_an_epoch_are_scaled_and_weighed_by_their_schedule(found, capsys):
     with pytest.raises(SystemExit) as stopped:

@@ -6,12 +6,13 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from benchmarks import gpu
-from benchmarks.harness import rows_of
+from benchmarks.harness import Comparison, rows_of
 from benchmarks.page import section
 from tests.gpu.stand_in import stand_in
 
@@ -39,6 +40,28 @@ def test_a_case_runs_at_a_tiny_size(root, tmp_path, name):
     assert name in section(name, content)
     if name.startswith("proof"):
         assert [row.ratio.median for row in rows_of(content)] == [0, 0]  # on a CPU every bit, the graph's too
+
+
+def test_measures_are_timed_without_rounding_as_they_run(monkeypatch):
+    """On a GPU training rounds the factors of convolutions, and no measure does."""
+    seen = []
+
+    def look(*_, **__) -> SimpleNamespace:
+        seen.append(torch.backends.cudnn.conv.fp32_precision)
+        return SimpleNamespace(layers={})
+
+    def once(made, rounds) -> Comparison:
+        made["every epoch"]()
+        return Comparison({name: [1.0] for name in made})
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(gpu, "interleave", once)
+    monkeypatch.setattr(gpu, "load_cifar10", lambda *_: [])
+    monkeypatch.setattr(gpu, "through_lightning", lambda *_: None)
+    for name in ("probe_forward", "interlayer_cushions"):
+        monkeypatch.setattr(gpu, name, look)
+    gpu.measuring(gpu.Run(Path(), "cpu", gpu.QUICK), "simplified")
+    assert seen == ["ieee", "ieee"]
 
 
 @pytest.fixture

@@ -5,9 +5,11 @@ import copy
 import gc
 import pickle
 import weakref
+from types import SimpleNamespace
 
 import pytest
 import torch
+from pytorch_lightning.strategies import FSDPStrategy, ModelParallelStrategy
 
 import callbacks
 from callbacks.clock import EpochCallback
@@ -49,6 +51,14 @@ def test_measures_of_one_call_do_not_hold_each_other():
     finally:
         gc.enable()
     pickle.loads(pickle.dumps(mass))
+
+
+@pytest.mark.parametrize("kind", [FSDPStrategy, ModelParallelStrategy])
+def test_nets_in_parts_are_refused(kind):
+    """The one process that measures would wait for the others, or get what they send for a step."""
+    trainer = SimpleNamespace(strategy=kind(), callbacks=[])
+    with pytest.raises(UserError, match=f"WeightMass needs whole nets in a process, but {kind.__name__} splits"):
+        callbacks.WeightMass().setup(trainer, torch.nn.Identity(), "fit")
 
 
 def test_training_with_all_callbacks_is_bit_identical_to_training_with_none(tmp_path):

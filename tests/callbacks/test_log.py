@@ -199,6 +199,17 @@ def test_tensorboard_draws_the_histogram_of_all_seeds_of_an_arm(tmp_path):
     assert events.Scalars("seed/12/cushion/layer10/median/plain")[0].step == 2
 
 
+def test_tensorboard_has_what_ends_training_within_an_epoch_behind_the_last_whole_one(tmp_path):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    logger = TensorBoardLogger(tmp_path, name="tb", version=0)
+    for epoch in (2, 2.5):
+        log_one(logger, ("net",), epoch)
+    logger.finalize("success")
+    events = EventAccumulator(logger.log_dir).Reload()
+    assert [event.step for event in events.Scalars("cushion/layer10/median")] == [2, 3]
+
+
 @pytest.fixture
 def logged_out(monkeypatch, tmp_path):
     monkeypatch.delenv("WANDB_MODE", raising=False)

@@ -64,7 +64,8 @@ def test_it_is_watched_in_the_steps_that_are_logged_and_in_no_other(monkeypatch,
         "callbacks.signal.SignalWatch.__init__", lambda self, net, *_, **__: watched.append(net) or None
     )
     monkeypatch.setattr("callbacks.signal.SignalWatch.stop", lambda self: {})
-    monkeypatch.setattr("callbacks.signal.SignalWatch.close", lambda self, *_: None)
+    for method in ("close", "keep_gradients"):
+        monkeypatch.setattr(f"callbacks.signal.SignalWatch.{method}", lambda self, *_: None)
     monkeypatch.setattr("callbacks.signal.SignalWatch.shape", (), raising=False)
     monkeypatch.setattr("callbacks.signal.SignalWatch.missed", False, raising=False)
     module = classifier()
@@ -184,6 +185,27 @@ def test_weights_have_their_gradients_also_where_these_are_dropped_right_after_t
         fit_foreign(Manual(late), Signal(), folder=tmp_path / str(late), epochs=1)
     both = [logged(tmp_path / str(late), "net", 0) for late in (False, True)]
     assert both[0] == both[1] and "layer01/weight_gradient" in both[0]
+
+
+def test_a_gradient_is_the_one_that_the_optimizer_gets(tmp_path):
+    """Clipped, and before a step that works on it in place, as on a GPU by default."""
+
+    class Nesterov(Foreign):
+        def __init__(self, in_place: bool) -> None:
+            super().__init__()
+            self.in_place = in_place
+
+        def configure_optimizers(self):
+            return torch.optim.SGD(self.parameters(), 0.1, 0.9, nesterov=True, foreach=self.in_place)
+
+    found = []
+    for in_place in (False, True):
+        folder = tmp_path / str(in_place)
+        options = {"gradient_clip_val": 1e-3, "callbacks": [Signal(every_n_steps=1)], "logger": [RunLogger(folder)]}
+        torch.manual_seed(2)  # of the dropout
+        trainer(1, **options).fit(Nesterov(in_place), DataLoader(images(), batch_size=10))
+        found.append(logged(folder, "net", 2))
+    assert found[1] == pytest.approx(found[0], rel=1e-5) and 0 < found[0]["layer01/weight_gradient"] < 1e-3
 
 
 def test_a_compiled_part_is_named(tmp_path, caplog):

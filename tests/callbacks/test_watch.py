@@ -416,6 +416,17 @@ def test_what_ends_the_watching_is_said_once(tmp_path, monkeypatch, caplog):
     assert said == ["watching ends after step 0, training continues: OSError: [Errno 28] No space left on device"]
 
 
+def test_what_ends_the_watching_leaves_hooks_of_others_alone(tmp_path, monkeypatch):
+    net, steps = small_net(), []
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    with skipscope.watch(net, probe(), optimizer, every=1, folder=tmp_path, measures=[WeightMass()]):
+        optimizer.register_step_post_hook(lambda *_: steps.append(len(steps)))
+        monkeypatch.setattr("callbacks.measure.log_results", full)
+        for _ in range(2):
+            optimizer.step()
+    assert steps == [0, 1] and len(optimizer._optimizer_step_post_hooks) == 1
+
+
 def test_numbers_of_no_watched_net_are_left_out_with_a_warning(tmp_path, caplog):
     nets = {"one": small_net(), "other": small_net()}
     with skipscope.watch(nets, probe(), folder=tmp_path, every=1, measures=[WeightMass()]) as scope:

@@ -135,6 +135,17 @@ def test_a_sparse_gradient_of_an_embedding_is_the_dense_one():
     assert found[0] == pytest.approx(found[1]) and found[0]["layer01/weight_gradient"] > 0
 
 
+def test_gradients_are_what_an_optimizer_gets_and_not_what_it_makes_of_them():
+    one, x = smooth()
+    watch, optimizer = SignalWatch(one), torch.optim.SGD(one.parameters(), 0.1, 0.9, nesterov=True, foreach=True)
+    one(x).square().mean().backward()
+    expected = rms(one[0].weight.grad)
+    watch.close()  # the step begins
+    optimizer.step()
+    assert rms(one[0].weight.grad) == pytest.approx(1.9 * expected)  # it adds the momentum in place
+    assert profile(watch.stop())["layer01/weight_gradient"] == pytest.approx(expected, rel=1e-12)
+
+
 def test_laws_of_scale():
     """Layers without biases are homogeneous: c in one layer is c in all activations behind it, and 1/c where loss is fixed."""
     x, y = data()

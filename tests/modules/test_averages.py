@@ -83,6 +83,9 @@ def test_integers_are_no_numbers_to_be_averaged():
     net.positions += 1
     averages.update()
     assert average.module.positions.equal(net.positions)
+    net.positions = net.positions + 1  # another tensor
+    averages.update()
+    assert average.module.positions.equal(net.positions)
 
 
 def test_training_is_the_same_and_both_are_evaluated():
