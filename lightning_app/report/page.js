@@ -246,10 +246,10 @@ addEventListener("keydown", event => {
 });
 
 // A and B: differences of series, seed by seed; with a single net, each of the others less it.
-
+// Those of unknown seed ("null") have no partner: NaN is not 0.
 function differences(ones, others) {
   const single = ones.length < 2 || others.length < 2;
-  return ones.flatMap(one => others.filter(other => single || other.seed === one.seed && one.seed !== "null")
+  return ones.flatMap(one => others.filter(other => single || other.seed - one.seed === 0)
     .map(other => new Map([...one.values].map(([x, value]) => [x, value - other.values.get(x)]))));
 }
 
